@@ -1,0 +1,1 @@
+"""The Hide-and-Seek competition harness."""
