@@ -1,0 +1,272 @@
+"""What was measured in each charted row.
+
+Measurements come in panels: the monitor, the arterial line, the ventilator, the blood gas, the
+laboratory. Each panel is drawn for whole rows, and its columns are thinned from it, so that values
+arrive together and each column keeps its rate.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import ndtri
+
+from harness.simulate.charting import Chart, Kind
+from harness.simulate.facts import Facts, Floats
+
+Mask = npt.NDArray[np.bool_]
+
+# Chance of a panel by Kind, counted in PhysioNet 2012's set-a.
+MONITOR_BY_KIND = (0.98, 0.80, 0.52, 0.05)
+GAS_BY_KIND = (0.004, 0.03, 0.13, 0.44)
+BLOOD_BY_KIND = (0.011, 0.038, 0.10, 0.22)
+
+TEMPERATURE_SITES = (
+    "temp_blood",
+    "temp_rectal",
+    "temp_groin",
+    "temp_axillary",
+    "temp_ear",
+    "temp_skin",
+    "temp_bladder",
+    "temp_oesophagus",
+)
+VENTILATOR = (
+    "rr_ventilator",
+    "exp_mv",
+    "exp_tidal",
+    "tidal_volume",
+    "paw_mean",
+    "fio2_measured",
+    "ppeak",
+    "fio2_set",
+    "peep_set",
+)
+GAS = (
+    "ph",
+    "pco2",
+    "po2",
+    "hco3",
+    "be_abg",
+    "spo2_abg",
+    "sodium_abg",
+    "potassium_abg",
+    "hb_abg",
+    "calcium_ion",
+)
+CHEMISTRY = ("sodium", "potassium", "chloride", "creatinine", "urea", "magnesium", "glucose")
+BLOOD_COUNT = ("hb", "ht", "thrombocytes", "leucocytes")
+LIVER = ("bilirubin", "alat", "asat", "alk_phos", "ggt", "ldh", "amylase")
+CARDIAC = ("ck", "ckmb_mass", "troponin_t")
+
+
+class Observer:
+    """Draws the measured cells of one cohort.
+
+    Parameters
+    ----------
+    rng : numpy.random.Generator
+        Where the chance comes from.
+    chart : Chart
+        The rows, R in all, of P patients.
+    facts : Facts
+        The rates that the cohort keeps.
+    """
+
+    def __init__(self, rng: np.random.Generator, chart: Chart, facts: Facts) -> None:
+        self.rng = rng
+        self.chart = chart
+        self.facts = facts
+        self.rates = {column.name: column.rate for column in facts.columns}
+        self.patients = len(chart.counts)
+        self.rows = len(chart.who)
+        self.mask: Mask = np.zeros((self.rows, len(facts.columns)), dtype=bool, order="F")
+
+    def measured(self, name: str) -> Mask:
+        """Return the writable mask of the column called `name`, shape [R]."""
+        return np.asarray(self.mask[:, self.facts.index(name)])
+
+    def patients_where(self, share: float, *, sick: float = 0.0) -> Mask:
+        """Draw a share of the patients; `sick` is the correlation with acuity. Shape [R]."""
+        chance = self.rng.standard_normal(self.patients)
+        drawn = sick * self.chart.acuity + np.sqrt(1.0 - sick**2) * chance < ndtri(share)
+        return np.asarray(drawn[self.chart.who])
+
+    def until(self, never: float) -> Mask:
+        """Draw when something is taken away: never for a share of the patients. Shape [R]."""
+        end = np.where(
+            self.rng.random(self.patients) < never, np.inf, self.rng.random(self.patients) * 48
+        )
+        return np.asarray(self.chart.minute < 60.0 * end[self.chart.who])
+
+    def now_and_then(self, weight: Floats, rate: float) -> Mask:
+        """Draw rows at regular distances in accumulated weight; `rate` of all rows. Shape [R].
+
+        Laboratory rounds have a rhythm: two draws within minutes are rarer than chance has it.
+        """
+        chance = _scaled(weight, rate)
+        ends = np.cumsum(chance)
+        before = (ends - chance)[self.chart.starts]
+        clock = ends - before[self.chart.who] + self.rng.random(self.patients)[self.chart.who]
+        return np.asarray(np.floor(clock) > np.floor(clock - chance))
+
+    def thinned(self, candidates: Mask, rate: float) -> Mask:
+        """Keep as many candidates as make `rate` of all rows, by chance. Shape [R]."""
+        kept = np.zeros(self.rows, dtype=bool)
+        keep = min(1.0, rate * self.rows / max(1, int(candidates.sum())))
+        kept[candidates] = self.rng.random(int(candidates.sum())) < keep
+        return kept
+
+    def together(self, names: Sequence[str], panel: Mask, likeness: float = 0.9) -> None:
+        """Measure `names` in the panel's rows, each at its own rate, mostly all or few of them."""
+        size = int(panel.sum())
+        shared = self.rng.standard_normal(size)
+        for name in names:
+            own = self.rng.standard_normal(size)
+            level = likeness * shared + np.sqrt(1.0 - likeness**2) * own
+            keep = min(1.0, self.rates[name] * self.rows / max(1, size))
+            self.measured(name)[panel] = level < ndtri(keep)
+
+    def per_patient(self, spread: float) -> Floats:
+        """Draw how often each patient gets something, log-normal around 1. Shape [R]."""
+        drawn = np.exp(spread * self.rng.standard_normal(self.patients))
+        return np.asarray(drawn[self.chart.who])
+
+    def by_kind(self, chances: Sequence[float]) -> Floats:
+        """Look up one chance per row by its kind. Shape [R]."""
+        return np.asarray(np.array(chances)[self.chart.kind])
+
+
+def _scaled(weight: Floats, rate: float) -> Floats:
+    """Scale weights to chances of at most 0.98 whose mean is `rate`, as far as that goes."""
+    chance = weight * (rate / max(float(weight.mean()), 1e-12))
+    for _ in range(8):
+        chance = np.minimum(chance, 0.98)
+        chance = chance * (rate / max(float(chance.mean()), 1e-12))
+    return np.minimum(chance, 0.98)
+
+
+def draw_measured(rng: np.random.Generator, chart: Chart, facts: Facts) -> Mask:
+    """Draw which cells were measured.
+
+    Parameters
+    ----------
+    rng : numpy.random.Generator
+        Where the chance comes from.
+    chart : Chart
+        The rows.
+    facts : Facts
+        The rates.
+
+    Returns
+    -------
+    Mask
+        Shape [R, 70], column-major; at least one cell in every row.
+    """
+    seen = Observer(rng, chart, facts)
+    rates = seen.rates
+    has_line = seen.patients_where(0.72, sick=-0.4)
+    on_line = has_line & seen.until(never=0.85)
+    ventilated = seen.patients_where(0.72, sick=-0.4) & seen.until(never=0.78)
+
+    gas = _draw_blood(seen, has_line)
+
+    # Nobody opens a chart at an odd minute for nothing.
+    idle = ~seen.mask.any(axis=1) & (chart.kind == Kind.ODD)
+    settings = idle & ventilated
+    monitored = seen.patients_where(0.985)
+    forced = idle & ~ventilated & monitored
+    heart = seen.measured("hr")
+    chance = seen.by_kind(MONITOR_BY_KIND) * monitored
+    share_left = max(0.0, rates["hr"] - float(forced.mean()))
+    chance = np.where(forced, 0.0, chance)
+    heart[:] = forced | (rng.random(seen.rows) < _scaled(chance, share_left))
+    breathing = seen.patients_where(0.995)
+    seen.measured("spo2")[:] = seen.thinned(heart, rates["spo2"])
+    seen.measured("rr_monitor")[:] = seen.thinned(heart & breathing, rates["rr_monitor"])
+
+    line_rows = seen.thinned(heart & on_line, rates["sbp"])
+    seen.together(("sbp", "dbp", "map"), line_rows, likeness=0.99)
+    central = heart & seen.patients_where(0.60, sick=-0.4)
+    seen.measured("cvp")[:] = seen.now_and_then(
+        central * seen.per_patient(0.6) * seen.by_kind((1.0, 0.3, 0.1, 0.0)), rates["cvp"]
+    )
+
+    share_left = max(0.0, rates["peep_set"] - float(settings.mean()))
+    breaths = settings | seen.thinned(heart & ventilated & ~settings, share_left)
+    _draw_ventilator(seen, breaths)
+    _draw_temperature(seen, heart)
+
+    empty = ~seen.mask.any(axis=1)
+    heart[empty & monitored] = True
+    seen.measured("glucose")[empty & ~monitored] = True
+    del gas
+    return seen.mask
+
+
+def _draw_blood(seen: Observer, has_line: Mask) -> Mask:
+    """Draw blood gases and laboratory panels; return the rows with a blood gas."""
+    rates = seen.rates
+    gas_patients = seen.patients_where(0.76, sick=-0.5)
+    weight = seen.by_kind(GAS_BY_KIND) * seen.per_patient(0.5) * np.where(has_line, 1.5, 0.8)
+    gas = seen.now_and_then(weight * gas_patients, max(rates[name] for name in GAS) * 1.01)
+    seen.together(GAS, gas)
+    seen.measured("lactate")[:] = seen.now_and_then(
+        (gas & seen.patients_where(0.75, sick=-0.4)) * seen.per_patient(0.5), rates["lactate"]
+    )
+
+    drawn = seen.patients_where(0.99)
+    weight = seen.by_kind(BLOOD_BY_KIND) * drawn * seen.per_patient(0.3)
+    blood = seen.now_and_then(weight, 0.064)
+    seen.together(CHEMISTRY, blood)
+    seen.together(BLOOD_COUNT, blood)
+    minerals = blood & seen.measured("sodium")
+    seen.together(("calcium", "phosphate", "crp"), minerals, likeness=0.8)
+
+    albumin = seen.measured("calcium") & seen.patients_where(0.45)
+    seen.measured("albumin")[:] = seen.now_and_then(albumin.astype(float), rates["albumin"])
+    corrected = seen.measured("albumin")
+    seen.measured("calcium_albc")[:] = seen.thinned(corrected, rates["calcium_albc"])
+
+    liver = (blood & seen.patients_where(0.50)) * seen.per_patient(0.3)
+    seen.together(LIVER, seen.now_and_then(liver, rates["ldh"] * 1.02), likeness=0.95)
+    heart = ((blood | gas) & seen.patients_where(0.45)) * seen.per_patient(0.5)
+    seen.together(CARDIAC, seen.now_and_then(heart, rates["ck"] * 1.02), likeness=0.8)
+    _draw_clotting(seen, blood)
+    return gas
+
+
+def _draw_clotting(seen: Observer, blood: Mask) -> None:
+    """Draw clotting tests: old or new assay, by when the patient was admitted."""
+    admitted = seen.rng.random(seen.patients)[seen.chart.who]
+    clotted = seen.patients_where(0.80)
+    rates = seen.rates
+    totals = {kind: rates[f"{kind}_old"] + rates[f"{kind}_new"] for kind in ("pt_inr", "aptt")}
+    panel = seen.now_and_then((blood & clotted) * seen.per_patient(0.3), max(totals.values()))
+    for kind, total in totals.items():
+        taken = seen.thinned(panel, total)
+        old = admitted < rates[f"{kind}_old"] / total
+        seen.measured(f"{kind}_old")[:] = taken & old
+        seen.measured(f"{kind}_new")[:] = taken & ~old
+
+
+def _draw_ventilator(seen: Observer, breaths: Mask) -> None:
+    """Draw the ventilator's columns: controlled breathing first, support later."""
+    seen.together(VENTILATOR, breaths, likeness=0.99)
+    controlled = seen.patients_where(0.5, sick=-0.3) & seen.until(never=0.45)
+    mixed = seen.patients_where(0.3)
+    seen.together(("rr_set", "pc_over_peep"), breaths & controlled, likeness=0.95)
+    supported = breaths & (~controlled | mixed)
+    seen.together(("ps_over_peep", "mv_spontaneous"), supported, likeness=0.8)
+    capnograph = breaths & seen.patients_where(0.70)
+    seen.measured("etco2")[:] = seen.thinned(capnograph, seen.rates["etco2"])
+
+
+def _draw_temperature(seen: Observer, heart: Mask) -> None:
+    """Draw temperatures: every patient has one site."""
+    shares = np.array([seen.rates[site] for site in TEMPERATURE_SITES])
+    weight = heart * seen.per_patient(0.5) * seen.by_kind((1.0, 0.8, 0.8, 0.2))
+    taken = seen.now_and_then(weight, float(shares.sum()))
+    site = seen.rng.choice(len(shares), seen.patients, p=shares / shares.sum())[seen.chart.who]
+    for number, name in enumerate(TEMPERATURE_SITES):
+        seen.measured(name)[:] = taken & (site == number)
