@@ -5,6 +5,7 @@ from enum import IntEnum
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import ndtri
 
 from harness.simulate.facts import Floats, RowFacts
 
@@ -58,13 +59,13 @@ HALF_HOUR_AMONG_QUARTERS = 0.51
 ROWS_AT_MINUTE_ZERO = 0.92
 USUAL_ROUNDS = 46.0
 # Nurses chart more often for hours on end, then less: spread and memory of that rate (log scale).
-BUSY_SD = 0.9
+BUSY_SD = 0.75
 BUSY_MEMORY_H = 12.0
 
 
 def _row_counts(rng: np.random.Generator, patients: int, facts: RowFacts) -> tuple[Ints, Floats]:
     """Draw rows per patient and the share of patients with fewer, both of shape [P]."""
-    share = rng.random(patients)
+    share = np.clip(rng.random(patients), 1e-9, 1.0 - 1e-9)
     counts = np.interp(share, facts.count_shares, facts.count_values)
     last_share, last_value = facts.count_shares[-1], facts.count_values[-1]
     tail = share > last_share
@@ -143,11 +144,12 @@ def chart_patients(
     hours = max(STAY_HOURS, -(-int(counts.max()) // 4))
     rounds = _rounds(rng, counts)
 
-    rank_of_count = np.sqrt(2.0) * _probit(share)
-    acuity = (0.5 * rank_of_count / np.sqrt(2.0)) + np.sqrt(0.75) * rng.standard_normal(patients)
+    acuity = 0.5 * ndtri(share) + np.sqrt(0.75) * rng.standard_normal(patients)
 
     phase = rng.integers(0, 60, patients)
-    by_hour = np.concatenate([facts.by_hour, np.full(hours - len(facts.by_hour), facts.by_hour[-1])])
+    by_hour = np.concatenate(
+        [facts.by_hour, np.full(hours - len(facts.by_hour), facts.by_hour[-1])]
+    )
     # Rounds start late: the first hours are charted as things happen.
     presence = 0.94 - 0.50 * np.exp(-np.arange(hours) / 1.2)
     odds = np.log(presence / (1.0 - presence))
@@ -160,7 +162,9 @@ def chart_patients(
     extras = counts - rounds
     extra_who = np.repeat(np.arange(patients), extras)
     kinds = rng.choice(list(EXTRA_KINDS), len(extra_who), p=list(EXTRA_KINDS.values()))
-    weights = (by_hour - presence) * _busy(rng, patients, hours)
+    extra_rate = by_hour - presence
+    extra_rate[0] -= ROWS_AT_MINUTE_ZERO
+    weights = extra_rate * _busy(rng, patients, hours)
     extra_minute = _extra_minutes(rng, extra_who, weights, phase, kinds)
     first_extra = np.cumsum(extras)[extras > 0] - extras[extras > 0]
     at_zero = first_extra[rng.random(len(first_extra)) < ROWS_AT_MINUTE_ZERO]
@@ -175,12 +179,6 @@ def chart_patients(
     order = np.lexsort((minute, who))
     who, kind, minute = who[order], kind[order], minute[order].astype(np.int64)
     return Chart(counts, who, _strictly_increasing(who, minute, counts), kind, acuity)
-
-
-def _probit(share: Floats) -> Floats:
-    from scipy.special import ndtri
-
-    return np.asarray(ndtri(np.clip(share, 1e-9, 1 - 1e-9)), dtype=np.float64)
 
 
 def _strictly_increasing(who: Ints, minute: Ints, counts: Ints) -> Ints:

@@ -89,7 +89,7 @@ class Observer:
     def patients_where(self, share: float, *, sick: float = 0.0) -> Mask:
         """Draw a share of the patients; `sick` is the correlation with acuity. Shape [R]."""
         chance = self.rng.standard_normal(self.patients)
-        drawn = sick * self.chart.acuity + np.sqrt(1.0 - sick**2) * chance < ndtri(share)
+        drawn = np.sqrt(1.0 - sick**2) * chance - sick * self.chart.acuity < ndtri(share)
         return np.asarray(drawn[self.chart.who])
 
     def until(self, never: float) -> Mask:
@@ -165,29 +165,31 @@ def draw_measured(rng: np.random.Generator, chart: Chart, facts: Facts) -> Mask:
     """
     seen = Observer(rng, chart, facts)
     rates = seen.rates
-    has_line = seen.patients_where(0.72, sick=-0.4)
+    has_line = seen.patients_where(0.72, sick=0.4)
     on_line = has_line & seen.until(never=0.85)
-    ventilated = seen.patients_where(0.72, sick=-0.4) & seen.until(never=0.78)
+    ventilated = seen.patients_where(0.72, sick=0.4) & seen.until(never=0.78)
 
-    gas = _draw_blood(seen, has_line)
+    _draw_blood(seen, has_line)
 
-    # Nobody opens a chart at an odd minute for nothing.
-    idle = ~seen.mask.any(axis=1) & (chart.kind == Kind.ODD)
-    settings = idle & ventilated
+    # Nobody opens a chart for nothing: a row without blood in it has the monitor or, where there
+    # is one, the ventilator.
+    idle = ~seen.mask.any(axis=1)
     monitored = seen.patients_where(0.985)
-    forced = idle & ~ventilated & monitored
-    heart = seen.measured("hr")
-    chance = seen.by_kind(MONITOR_BY_KIND) * monitored
+    forced = idle & monitored & ~ventilated
+    chance = np.where(forced, 0.0, seen.by_kind(MONITOR_BY_KIND) * monitored)
     share_left = max(0.0, rates["hr"] - float(forced.mean()))
-    chance = np.where(forced, 0.0, chance)
+    heart = seen.measured("hr")
     heart[:] = forced | (rng.random(seen.rows) < _scaled(chance, share_left))
-    breathing = seen.patients_where(0.995)
-    seen.measured("spo2")[:] = seen.thinned(heart, rates["spo2"])
-    seen.measured("rr_monitor")[:] = seen.thinned(heart & breathing, rates["rr_monitor"])
+    settings = idle & ~heart & ventilated
+    forced = idle & ~heart & ~ventilated
+    share_left = max(0.0, rates["spo2"] - float(forced.mean()))
+    seen.measured("spo2")[:] = forced | seen.thinned(heart, share_left)
+    breathing = heart & seen.patients_where(0.995)
+    seen.measured("rr_monitor")[:] = seen.thinned(breathing, rates["rr_monitor"])
 
     line_rows = seen.thinned(heart & on_line, rates["sbp"])
     seen.together(("sbp", "dbp", "map"), line_rows, likeness=0.99)
-    central = heart & seen.patients_where(0.60, sick=-0.4)
+    central = heart & seen.patients_where(0.60, sick=0.4)
     seen.measured("cvp")[:] = seen.now_and_then(
         central * seen.per_patient(0.6) * seen.by_kind((1.0, 0.3, 0.1, 0.0)), rates["cvp"]
     )
@@ -197,22 +199,18 @@ def draw_measured(rng: np.random.Generator, chart: Chart, facts: Facts) -> Mask:
     _draw_ventilator(seen, breaths)
     _draw_temperature(seen, heart)
 
-    empty = ~seen.mask.any(axis=1)
-    heart[empty & monitored] = True
-    seen.measured("glucose")[empty & ~monitored] = True
-    del gas
     return seen.mask
 
 
-def _draw_blood(seen: Observer, has_line: Mask) -> Mask:
-    """Draw blood gases and laboratory panels; return the rows with a blood gas."""
+def _draw_blood(seen: Observer, has_line: Mask) -> None:
+    """Draw blood gases and laboratory panels."""
     rates = seen.rates
-    gas_patients = seen.patients_where(0.76, sick=-0.5)
+    gas_patients = seen.patients_where(0.76, sick=0.5)
     weight = seen.by_kind(GAS_BY_KIND) * seen.per_patient(0.5) * np.where(has_line, 1.5, 0.8)
     gas = seen.now_and_then(weight * gas_patients, max(rates[name] for name in GAS) * 1.01)
     seen.together(GAS, gas)
     seen.measured("lactate")[:] = seen.now_and_then(
-        (gas & seen.patients_where(0.75, sick=-0.4)) * seen.per_patient(0.5), rates["lactate"]
+        (gas & seen.patients_where(0.75, sick=0.4)) * seen.per_patient(0.5), rates["lactate"]
     )
 
     drawn = seen.patients_where(0.99)
@@ -233,13 +231,12 @@ def _draw_blood(seen: Observer, has_line: Mask) -> Mask:
     heart = ((blood | gas) & seen.patients_where(0.45)) * seen.per_patient(0.5)
     seen.together(CARDIAC, seen.now_and_then(heart, rates["ck"] * 1.02), likeness=0.8)
     _draw_clotting(seen, blood)
-    return gas
 
 
 def _draw_clotting(seen: Observer, blood: Mask) -> None:
     """Draw clotting tests: old or new assay, by when the patient was admitted."""
     admitted = seen.rng.random(seen.patients)[seen.chart.who]
-    clotted = seen.patients_where(0.80)
+    clotted = seen.patients_where(0.92)
     rates = seen.rates
     totals = {kind: rates[f"{kind}_old"] + rates[f"{kind}_new"] for kind in ("pt_inr", "aptt")}
     panel = seen.now_and_then((blood & clotted) * seen.per_patient(0.3), max(totals.values()))
@@ -253,8 +250,8 @@ def _draw_clotting(seen: Observer, blood: Mask) -> None:
 def _draw_ventilator(seen: Observer, breaths: Mask) -> None:
     """Draw the ventilator's columns: controlled breathing first, support later."""
     seen.together(VENTILATOR, breaths, likeness=0.99)
-    controlled = seen.patients_where(0.5, sick=-0.3) & seen.until(never=0.45)
-    mixed = seen.patients_where(0.3)
+    controlled = seen.patients_where(0.5, sick=0.3) & seen.until(never=0.45)
+    mixed = seen.patients_where(0.5)
     seen.together(("rr_set", "pc_over_peep"), breaths & controlled, likeness=0.95)
     supported = breaths & (~controlled | mixed)
     seen.together(("ps_over_peep", "mv_spontaneous"), supported, likeness=0.8)

@@ -1,0 +1,211 @@
+"""The levels: correlated, slowly changing scores turned into values.
+
+Each column has a standard normal score per row, the sum of a patient's own level and an
+autoregressive deviation from it. The column's quantiles turn scores into values, so skewed
+laboratory values come out skewed. Columns that a machine or a laboratory computes from others are
+computed here too.
+"""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import ndtri
+
+from harness.simulate.charting import Chart
+from harness.simulate.facts import Column, Facts, Floats
+
+Scores = npt.NDArray[np.float32]
+Values = Mapping[str, Floats]
+
+# Typing errors and broken sensors, per measured cell.
+GROSS_ERRORS = 2e-4
+# Upper over lower tail (1 % to median) from which a column is skewed.
+LONG_TAIL = 2.5
+
+
+def mean_pressure(v: Values) -> Floats:
+    """Mean arterial pressure in mmHg: diastolic plus a third of the pulse pressure."""
+    return v["dbp"] + (v["sbp"] - v["dbp"]) / 3.0
+
+
+def bicarbonate(v: Values) -> Floats:
+    """Actual bicarbonate in mmol/l, from pH and pCO2 in mmHg (Henderson-Hasselbalch)."""
+    return np.asarray(0.0307 * v["pco2"] * 10.0 ** (v["ph"] - 6.105))
+
+
+def base_excess(v: Values) -> Floats:
+    """Base excess in mmol/l, from bicarbonate and pH (Van Slyke, haemoglobin left out)."""
+    return 0.93 * (v["hco3"] - 24.4 + 14.8 * (v["ph"] - 7.4))
+
+
+def minute_volume(v: Values) -> Floats:
+    """Expired minute volume in l/min: rate times expired tidal volume in ml."""
+    return v["rr_ventilator"] * v["exp_tidal"] / 1000.0
+
+
+def pressure_control(v: Values) -> Floats:
+    """Pressure control over PEEP in cmH2O: peak pressure minus PEEP."""
+    return v["ppeak"] - v["peep_set"]
+
+
+def corrected_calcium(v: Values) -> Floats:
+    """Calcium in mmol/l as it would be with 40 g/l of albumin."""
+    return v["calcium"] + 0.02 * (40.0 - v["albumin"])
+
+
+# In order: base excess needs bicarbonate.
+DERIVED: dict[str, Callable[[Values], Floats]] = {
+    "map": mean_pressure,
+    "hco3": bicarbonate,
+    "be_abg": base_excess,
+    "exp_mv": minute_volume,
+    "pc_over_peep": pressure_control,
+    "calcium_albc": corrected_calcium,
+}
+
+
+def _nearby(v: Values, noise: Floats) -> dict[str, Floats]:
+    """Columns that follow others up to a sensor's noise (standard normal, shape [R])."""
+    return {
+        "fio2_measured": np.clip(v["fio2_set"] + noise, 21.0, 100.0),
+        "paw_mean": v["peep_set"] + 0.3 * (v["ppeak"] - v["peep_set"]) + 0.7 * noise,
+    }
+
+
+NEARBY = ("fio2_measured", "paw_mean")
+
+
+def _square_root(correlation: Floats) -> Floats:
+    """Return L with L L' the nearest positive semi-definite correlation, near enough."""
+    size, vectors = np.linalg.eigh(correlation)
+    root = vectors * np.sqrt(np.clip(size, 1e-6, None))
+    return np.asarray(root / np.linalg.norm(root, axis=1, keepdims=True))
+
+
+def draw_scores(rng: np.random.Generator, chart: Chart, facts: Facts, columns: list[int]) -> Scores:
+    """Draw the standard normal scores.
+
+    Parameters
+    ----------
+    rng : numpy.random.Generator
+        Where the chance comes from.
+    chart : Chart
+        The rows.
+    facts : Facts
+        Correlations, shares of variance, memory.
+    columns : list of int
+        The C columns to draw.
+
+    Returns
+    -------
+    Scores
+        Shape [R, C], column-major; correlated over columns and, within a patient, over time.
+    """
+    picked = np.ix_(columns, columns)
+    between_root = _square_root(facts.between[picked]).astype(np.float32)
+    within_root = _square_root(facts.within[picked]).astype(np.float32)
+    share = np.array([facts.columns[c].between_share for c in columns], dtype=np.float32)
+    memory = np.array([facts.columns[c].relaxation_h for c in columns], dtype=np.float32)
+    patients = len(chart.counts)
+    size = len(columns)
+
+    between = rng.standard_normal((patients, size), dtype=np.float32) @ between_root.T
+    scores: Scores = np.empty((len(chart.who), size), dtype=np.float32, order="F")
+    starts = chart.starts
+    level: Scores = np.zeros((patients, size), dtype=np.float32)
+    # One pass over row numbers, all patients at once: each row needs the one before it.
+    for number in range(int(chart.counts.max())):
+        here = np.nonzero(chart.counts > number)[0]
+        rows = starts[here] + number
+        fresh = rng.standard_normal((len(here), size), dtype=np.float32) @ within_root.T
+        if number == 0:
+            level[here] = fresh
+        else:
+            hours = ((chart.minute[rows] - chart.minute[rows - 1]) / 60.0).astype(np.float32)
+            kept = np.exp(-hours[:, None] / memory)
+            level[here] = kept * level[here] + np.sqrt(1.0 - kept**2) * fresh
+        scores[rows] = np.sqrt(1.0 - share) * level[here]
+    for c in range(size):
+        scores[:, c] += np.sqrt(share[c]) * between[chart.who, c]
+    return scores
+
+
+def _to_values(scores: Scores, column: Column, shares: Floats) -> Floats:
+    """Turn standard normal scores into values with the column's quantiles, shape [R]."""
+    knots = ndtri(shares)
+    values = np.array(column.quantiles)
+    # Carry the last slopes on to five standard deviations, within what was ever charted.
+    slopes = np.diff(values)[[0, -1]] / np.diff(knots)[[0, -1]]
+    low = max(min(column.extremes), values[0] - slopes[0] * (knots[0] + 5.0))
+    high = min(max(column.extremes), values[-1] + slopes[1] * (5.0 - knots[-1]))
+    knots = np.concatenate([[-5.0], knots, [5.0]])
+    values = np.concatenate([[min(low, values[0])], values, [max(high, values[-1])]])
+    low, middle, high = values[[2, 5, 8]]
+    # Between the quantiles of a long-tailed column a straight line lies too high.
+    if values[0] > 0.0 and high - middle > LONG_TAIL * (middle - low):
+        return np.asarray(np.exp(np.interp(scores, knots, np.log(values))), dtype=np.float64)
+    return np.asarray(np.interp(scores, knots, values), dtype=np.float64)
+
+
+def fill_values(
+    rng: np.random.Generator, chart: Chart, facts: Facts, mask: npt.NDArray[np.bool_]
+) -> Floats:
+    """Draw the values of the measured cells.
+
+    Parameters
+    ----------
+    rng : numpy.random.Generator
+        Where the chance comes from.
+    chart : Chart
+        The rows.
+    facts : Facts
+        Levels, spread, correlations.
+    mask : npt.NDArray[np.bool_]
+        Measured cells, shape [R, 70].
+
+    Returns
+    -------
+    Floats
+        Shape [R, 70], column-major, NaN where not measured, rounded as charted.
+    """
+    names = [column.name for column in facts.columns]
+    followers = {*DERIVED, *NEARBY}
+    leaders = [c for c, name in enumerate(names) if name not in followers]
+    scores = draw_scores(rng, chart, facts, leaders)
+    table: Floats = np.empty(mask.shape, dtype=np.float64, order="F")
+    for position, c in enumerate(leaders):
+        column = facts.columns[c]
+        values = _to_values(scores[:, position], column, facts.quantile_shares)
+        table[:, c] = np.round(values, column.decimals)
+    del scores
+
+    _respect_physics(table, names)
+    view = {name: table[:, c] for c, name in enumerate(names)}
+    for name, compute in DERIVED.items():
+        view[name][:] = np.round(compute(view), facts.columns[names.index(name)].decimals)
+    for name, values in _nearby(view, rng.standard_normal(len(table))).items():
+        view[name][:] = np.round(values, facts.columns[names.index(name)].decimals)
+
+    for c, column in enumerate(facts.columns):
+        table[~mask[:, c], c] = np.nan
+        _mistype(rng, table[:, c], column)
+    return table
+
+
+def _respect_physics(table: Floats, names: list[str]) -> None:
+    """Mend, in place, pairs of scores that no body and no machine can show."""
+    view = {name: table[:, c] for c, name in enumerate(names)}
+    np.minimum(view["dbp"], view["sbp"] - 5.0, out=view["dbp"])
+    np.minimum(view["peep_set"], view["ppeak"] - 2.0, out=view["peep_set"])
+
+
+def _mistype(rng: np.random.Generator, values: Floats, column: Column) -> None:
+    """Turn a few measured values, in place, into gross errors within what was ever charted."""
+    measured = np.nonzero(~np.isnan(values))[0]
+    wrong = measured[rng.random(len(measured)) < GROSS_ERRORS]
+    low, high = column.extremes
+    below = rng.uniform(low, max(low, column.quantiles[0]), len(wrong))
+    above = rng.uniform(min(high, column.quantiles[-1]), high, len(wrong))
+    error = np.where(rng.random(len(wrong)) < 0.5, below, above)
+    values[wrong] = np.round(error, column.decimals)
