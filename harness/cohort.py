@@ -134,6 +134,11 @@ class Enlarged(NamedTuple):
     cohort: Cohort
     truth: Bools
 
+    @property
+    def n(self) -> int:
+        """Number of members N."""
+        return len(self.truth) // 2
+
 
 @dataclass(frozen=True, eq=False)
 class Split:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -291,9 +292,16 @@ def _manifest(root: Path, path: Path) -> Manifest:
     if not isinstance(said, dict):
         raise Refused(f"{path}: submission.yml must be a list of 'name: value' lines.")
     try:
-        return Manifest.model_validate(said)
+        manifest = Manifest.model_validate(said)
+        json.dumps(manifest.parameters, allow_nan=False)
     except ValidationError as error:
         raise Refused(f"{path}: submission.yml, {_first_problem(error)}.") from error
+    except (TypeError, ValueError) as error:
+        raise Refused(
+            f"{path}: submission.yml, parameters: only text, numbers, true/false, lists and "
+            f"mappings can be passed on ({error})."
+        ) from error
+    return manifest
 
 
 def _first_problem(error: ValueError) -> str:

@@ -79,9 +79,10 @@ def _judge(job: Job, folder: Path, run: _Run) -> Outcome:
             cause, reason = confession.cause, str(confession)
         except BadOutput as bad:
             cause, reason = Cause.BAD_OUTPUT, str(bad)
-        if run.exit_code != 0 and (cause is None or cause is Cause.BAD_OUTPUT):
-            answer, cause = None, Cause.CRASH
-            reason = _ending(run.exit_code)
+            if run.exit_code != 0:
+                cause, reason = Cause.CRASH, _ending(run.exit_code)
+        if cause is None and run.exit_code != 0:
+            answer, cause, reason = None, Cause.CRASH, _ending(run.exit_code)
     return Outcome(
         cause, answer, run.seconds, run.peak_memory, run.exit_code, reason, run.log_tail()
     )

@@ -71,7 +71,8 @@ def _row_counts(rng: np.random.Generator, patients: int, facts: RowFacts) -> tup
     tail = share > last_share
     # The facts end at 99 %; an exponential with this scale passes 168 at 99.9 %, as in set-a.
     counts[tail] = last_value + 12.0 * -np.log((1.0 - share[tail]) / (1.0 - last_share))
-    return np.clip(np.rint(counts), 1, facts.largest).astype(np.int64), share
+    whole: Ints = np.clip(np.rint(counts), 1, facts.largest).astype(np.int64)
+    return whole, share
 
 
 def _rounds(rng: np.random.Generator, counts: Ints) -> Ints:
@@ -80,7 +81,7 @@ def _rounds(rng: np.random.Generator, counts: Ints) -> Ints:
     few = 0.86 * counts
     usual = (few**-8.0 + USUAL_ROUNDS**-8.0) ** (-1.0 / 8.0)
     drawn = np.rint(usual + 2.5 * rng.standard_normal(len(counts)))
-    return np.clip(drawn, 0, np.minimum(counts, STAY_HOURS)).astype(np.int64)
+    return np.asarray(np.clip(drawn, 0, np.minimum(counts, STAY_HOURS)), dtype=np.int64)
 
 
 def _busy(rng: np.random.Generator, patients: int, hours: int) -> Floats:
@@ -91,7 +92,7 @@ def _busy(rng: np.random.Generator, patients: int, hours: int) -> Floats:
     for hour in range(hours):
         busy[:, hour] = level
         level = memory * level + np.sqrt(1.0 - memory**2) * rng.standard_normal(patients)
-    return np.exp(BUSY_SD * busy)
+    return np.asarray(np.exp(BUSY_SD * busy))
 
 
 def _extra_minutes(
@@ -111,7 +112,7 @@ def _extra_minutes(
     five = rng.choice([5, 10, 20, 25, 35, 40, 50, 55], len(who))
     on_grid = (phase[who] + np.where(kind == Kind.QUARTER, quarter, five)) % 60
     minute = np.where(kind == Kind.ODD, rng.integers(0, 60, len(who)), on_grid)
-    return (hour * 60 + minute).astype(np.float64)
+    return np.asarray(hour * 60 + minute, dtype=np.float64)
 
 
 def chart_patients(
@@ -141,7 +142,8 @@ def chart_patients(
     counts, share = _row_counts(rng, patients, facts)
     if rows_per_patient is not None:
         counts = np.full(patients, rows_per_patient, dtype=np.int64)
-    hours = max(STAY_HOURS, -(-int(counts.max()) // 4))
+    # Longer than the facts only for more rows than any of their patients had.
+    hours = STAY_HOURS if rows_per_patient is None else max(STAY_HOURS, rows_per_patient // 5)
     rounds = _rounds(rng, counts)
 
     acuity = 0.5 * ndtri(share) + np.sqrt(0.75) * rng.standard_normal(patients)

@@ -32,8 +32,10 @@ class Column:
         Smallest and largest value ever charted, typing errors included.
     between_share : float
         Between-patient variance over total variance.
+    noise_share : float
+        Part of the within-patient variance that the next measurement has forgotten.
     relaxation_h : float
-        Memory of the within-patient part, in hours.
+        Memory of the rest of the within-patient part, in hours.
     lag1h : float or None
         Correlation of hourly means one hour apart, pooled over patients.
     patients_with_any : float or None
@@ -55,6 +57,7 @@ class Column:
     sd: float
     extremes: tuple[float, float]
     between_share: float
+    noise_share: float
     relaxation_h: float
     lag1h: float | None
     patients_with_any: float | None

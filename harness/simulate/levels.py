@@ -6,7 +6,8 @@ laboratory values come out skewed. Columns that a machine or a laboratory comput
 computed here too.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,32 +26,32 @@ LONG_TAIL = 2.5
 
 
 def mean_pressure(v: Values) -> Floats:
-    """Mean arterial pressure in mmHg: diastolic plus a third of the pulse pressure."""
+    """Return the mean arterial pressure in mmHg: diastolic plus a third of the pulse pressure."""
     return v["dbp"] + (v["sbp"] - v["dbp"]) / 3.0
 
 
 def bicarbonate(v: Values) -> Floats:
-    """Actual bicarbonate in mmol/l, from pH and pCO2 in mmHg (Henderson-Hasselbalch)."""
+    """Return actual bicarbonate in mmol/l, from pH and pCO2 in mmHg (Henderson-Hasselbalch)."""
     return np.asarray(0.0307 * v["pco2"] * 10.0 ** (v["ph"] - 6.105))
 
 
 def base_excess(v: Values) -> Floats:
-    """Base excess in mmol/l, from bicarbonate and pH (Van Slyke, haemoglobin left out)."""
+    """Return the base excess in mmol/l, from bicarbonate and pH (Van Slyke without Hb)."""
     return 0.93 * (v["hco3"] - 24.4 + 14.8 * (v["ph"] - 7.4))
 
 
 def minute_volume(v: Values) -> Floats:
-    """Expired minute volume in l/min: rate times expired tidal volume in ml."""
+    """Return the expired minute volume in l/min: rate times expired tidal volume in ml."""
     return v["rr_ventilator"] * v["exp_tidal"] / 1000.0
 
 
 def pressure_control(v: Values) -> Floats:
-    """Pressure control over PEEP in cmH2O: peak pressure minus PEEP."""
+    """Return pressure control over PEEP in cmH2O: peak pressure minus PEEP."""
     return v["ppeak"] - v["peep_set"]
 
 
 def corrected_calcium(v: Values) -> Floats:
-    """Calcium in mmol/l as it would be with 40 g/l of albumin."""
+    """Return calcium in mmol/l as it would be with 40 g/l of albumin."""
     return v["calcium"] + 0.02 * (40.0 - v["albumin"])
 
 
@@ -66,7 +67,7 @@ DERIVED: dict[str, Callable[[Values], Floats]] = {
 
 
 def _nearby(v: Values, noise: Floats) -> dict[str, Floats]:
-    """Columns that follow others up to a sensor's noise (standard normal, shape [R])."""
+    """Return columns that follow others up to a sensor's noise (standard normal, shape [R])."""
     return {
         "fio2_measured": np.clip(v["fio2_set"] + noise, 21.0, 100.0),
         "paw_mean": v["peep_set"] + 0.3 * (v["ppeak"] - v["peep_set"]) + 0.7 * noise,
@@ -76,10 +77,35 @@ def _nearby(v: Values, noise: Floats) -> dict[str, Floats]:
 NEARBY = ("fio2_measured", "paw_mean")
 
 
+def _for_scores(correlation: Floats, columns: Sequence[Column]) -> Floats:
+    """Return the scores' correlation that gives the values' one, shape [C, C].
+
+    Long tails hide correlation: the log-normal formula, with a log spread of 0 for the others.
+    """
+    spread = np.array([_log_spread(column) for column in columns])
+    tail = np.sqrt(np.expm1(spread**2))
+    product = np.outer(spread, spread)
+    reach = np.outer(tail, tail)
+    known = np.maximum(1.0 + correlation * reach, 0.05)
+    return np.asarray(np.clip(np.log(known) / product, -0.98, 0.98))
+
+
+def _log_spread(column: Column) -> float:
+    if not _is_skewed(column):
+        return 1e-3
+    low, high = np.log([column.quantiles[2], column.quantiles[6]])
+    # The formula says little about heavier tails than this.
+    return float(min(1.5, (high - low) / (2.0 * ndtri(0.95))))
+
+
 def _square_root(correlation: Floats) -> Floats:
-    """Return L with L L' the nearest positive semi-definite correlation, near enough."""
-    size, vectors = np.linalg.eigh(correlation)
-    root = vectors * np.sqrt(np.clip(size, 1e-6, None))
+    """Return L with L L' close to the correlation, which need not be positive definite.
+
+    The symmetric root: unlike the eigenvectors, it is the same on every machine.
+    """
+    whole = correlation - np.diag(np.diag(correlation)) + np.eye(len(correlation))
+    size, vectors = np.linalg.eigh(whole)
+    root = (vectors * np.sqrt(np.clip(size, 1e-6, None))) @ vectors.T
     return np.asarray(root / np.linalg.norm(root, axis=1, keepdims=True))
 
 
@@ -100,52 +126,61 @@ def draw_scores(rng: np.random.Generator, chart: Chart, facts: Facts, columns: l
     Returns
     -------
     Scores
-        Shape [R, C], column-major; correlated over columns and, within a patient, over time.
+        Shape [R, C]; correlated over columns and, within a patient, over time.
     """
     picked = np.ix_(columns, columns)
-    between_root = _square_root(facts.between[picked]).astype(np.float32)
-    within_root = _square_root(facts.within[picked]).astype(np.float32)
-    share = np.array([facts.columns[c].between_share for c in columns], dtype=np.float32)
-    memory = np.array([facts.columns[c].relaxation_h for c in columns], dtype=np.float32)
-    patients = len(chart.counts)
-    size = len(columns)
+    traits = [facts.columns[c] for c in columns]
+    between_root = _square_root(_for_scores(facts.between[picked], traits))
+    within_root = _square_root(_for_scores(facts.within[picked], traits))
+    share = np.array([trait.between_share for trait in traits])
+    noise = np.array([trait.noise_share for trait in traits])
+    memory = np.array([trait.relaxation_h for trait in traits])
+    for_level, for_noise = np.sqrt((1.0 - share) * (1.0 - noise)), np.sqrt((1.0 - share) * noise)
+    patients, size = len(chart.counts), len(columns)
 
-    between = rng.standard_normal((patients, size), dtype=np.float32) @ between_root.T
-    scores: Scores = np.empty((len(chart.who), size), dtype=np.float32, order="F")
+    def draw(count: int, root: Floats) -> Floats:
+        # Drawn in float32 for speed, multiplied in float64 so that machines agree.
+        return np.asarray(rng.standard_normal((count, size), dtype=np.float32) @ root.T)
+
+    own = np.sqrt(share) * draw(patients, between_root)
+    level = draw(patients, within_root)
+    scores: Scores = np.empty((len(chart.who), size), dtype=np.float32)
     starts = chart.starts
-    level: Scores = np.zeros((patients, size), dtype=np.float32)
     # One pass over row numbers, all patients at once: each row needs the one before it.
     for number in range(int(chart.counts.max())):
         here = np.nonzero(chart.counts > number)[0]
         rows = starts[here] + number
-        fresh = rng.standard_normal((len(here), size), dtype=np.float32) @ within_root.T
-        if number == 0:
-            level[here] = fresh
-        else:
-            hours = ((chart.minute[rows] - chart.minute[rows - 1]) / 60.0).astype(np.float32)
+        if number > 0:
+            hours = (chart.minute[rows] - chart.minute[rows - 1]) / 60.0
             kept = np.exp(-hours[:, None] / memory)
+            fresh = draw(len(here), within_root)
             level[here] = kept * level[here] + np.sqrt(1.0 - kept**2) * fresh
-        scores[rows] = np.sqrt(1.0 - share) * level[here]
-    for c in range(size):
-        scores[:, c] += np.sqrt(share[c]) * between[chart.who, c]
+        # The passing part shares the panel's correlations: two assays of one sample agree.
+        passing = draw(len(here), within_root)
+        scores[rows] = own[here] + for_level * level[here] + for_noise * passing
     return scores
 
 
-def _to_values(scores: Scores, column: Column, shares: Floats) -> Floats:
+def _is_skewed(column: Column) -> bool:
+    low, middle, high = (column.quantiles[k] for k in (1, 4, 7))
+    return column.quantiles[0] > 0.0 and high - middle > LONG_TAIL * (middle - low)
+
+
+def _to_values(scores: npt.NDArray[np.floating[Any]], column: Column, shares: Floats) -> Floats:
     """Turn standard normal scores into values with the column's quantiles, shape [R]."""
     knots = ndtri(shares)
     values = np.array(column.quantiles)
-    # Carry the last slopes on to five standard deviations, within what was ever charted.
-    slopes = np.diff(values)[[0, -1]] / np.diff(knots)[[0, -1]]
-    low = max(min(column.extremes), values[0] - slopes[0] * (knots[0] + 5.0))
-    high = min(max(column.extremes), values[-1] + slopes[1] * (5.0 - knots[-1]))
-    knots = np.concatenate([[-5.0], knots, [5.0]])
-    values = np.concatenate([[min(low, values[0])], values, [max(high, values[-1])]])
-    low, middle, high = values[[2, 5, 8]]
     # Between the quantiles of a long-tailed column a straight line lies too high.
-    if values[0] > 0.0 and high - middle > LONG_TAIL * (middle - low):
-        return np.asarray(np.exp(np.interp(scores, knots, np.log(values))), dtype=np.float64)
-    return np.asarray(np.interp(scores, knots, values), dtype=np.float64)
+    skewed = _is_skewed(column)
+    if skewed:
+        values = np.log(values)
+    # Carry the outer slopes on to five standard deviations, within what was ever charted.
+    first, last = np.diff(values)[[0, -1]] / np.diff(knots)[[0, -1]]
+    values = np.concatenate(
+        [[values[0] - first * (knots[0] + 5.0)], values, [values[-1] + last * (5.0 - knots[-1])]]
+    )
+    drawn = np.interp(scores, np.concatenate([[-5.0], knots, [5.0]]), values)
+    return np.asarray(np.clip(np.exp(drawn) if skewed else drawn, *column.extremes))
 
 
 def fill_values(
@@ -183,7 +218,8 @@ def fill_values(
     _respect_physics(table, names)
     view = {name: table[:, c] for c, name in enumerate(names)}
     for name, compute in DERIVED.items():
-        view[name][:] = np.round(compute(view), facts.columns[names.index(name)].decimals)
+        # Adding 0 turns -0.0, which would be written "-0", into 0.
+        view[name][:] = np.round(compute(view), facts.columns[names.index(name)].decimals) + 0.0
     for name, values in _nearby(view, rng.standard_normal(len(table))).items():
         view[name][:] = np.round(values, facts.columns[names.index(name)].decimals)
 

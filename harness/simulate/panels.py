@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtri
 
-from harness.simulate.charting import Chart, Kind
+from harness.simulate.charting import Chart
 from harness.simulate.facts import Facts, Floats
 
 Mask = npt.NDArray[np.bool_]
@@ -92,6 +92,11 @@ class Observer:
         drawn = np.sqrt(1.0 - sick**2) * chance - sick * self.chart.acuity < ndtri(share)
         return np.asarray(drawn[self.chart.who])
 
+    def evenly(self) -> Floats:
+        """Deal each patient a share in [0, 1), evenly: small groups keep their size. Shape [R]."""
+        dealt = self.rng.permutation(self.patients) + self.rng.random(self.patients)
+        return np.asarray((dealt / self.patients)[self.chart.who])
+
     def until(self, never: float) -> Mask:
         """Draw when something is taken away: never for a share of the patients. Shape [R]."""
         end = np.where(
@@ -117,7 +122,7 @@ class Observer:
         kept[candidates] = self.rng.random(int(candidates.sum())) < keep
         return kept
 
-    def together(self, names: Sequence[str], panel: Mask, likeness: float = 0.9) -> None:
+    def together(self, names: Sequence[str], panel: Mask, likeness: float = 0.95) -> None:
         """Measure `names` in the panel's rows, each at its own rate, mostly all or few of them."""
         size = int(panel.sum())
         shared = self.rng.standard_normal(size)
@@ -197,8 +202,8 @@ def draw_measured(rng: np.random.Generator, chart: Chart, facts: Facts) -> Mask:
     share_left = max(0.0, rates["peep_set"] - float(settings.mean()))
     breaths = settings | seen.thinned(heart & ventilated & ~settings, share_left)
     _draw_ventilator(seen, breaths)
+    seen.measured("peep_set")[settings] = True
     _draw_temperature(seen, heart)
-
     return seen.mask
 
 
@@ -214,7 +219,7 @@ def _draw_blood(seen: Observer, has_line: Mask) -> None:
     )
 
     drawn = seen.patients_where(0.99)
-    weight = seen.by_kind(BLOOD_BY_KIND) * drawn * seen.per_patient(0.3)
+    weight = seen.by_kind(BLOOD_BY_KIND) * drawn * seen.per_patient(0.15)
     blood = seen.now_and_then(weight, 0.064)
     seen.together(CHEMISTRY, blood)
     seen.together(BLOOD_COUNT, blood)
@@ -235,7 +240,7 @@ def _draw_blood(seen: Observer, has_line: Mask) -> None:
 
 def _draw_clotting(seen: Observer, blood: Mask) -> None:
     """Draw clotting tests: old or new assay, by when the patient was admitted."""
-    admitted = seen.rng.random(seen.patients)[seen.chart.who]
+    admitted = seen.evenly()
     clotted = seen.patients_where(0.92)
     rates = seen.rates
     totals = {kind: rates[f"{kind}_old"] + rates[f"{kind}_new"] for kind in ("pt_inr", "aptt")}
@@ -264,6 +269,7 @@ def _draw_temperature(seen: Observer, heart: Mask) -> None:
     shares = np.array([seen.rates[site] for site in TEMPERATURE_SITES])
     weight = heart * seen.per_patient(0.5) * seen.by_kind((1.0, 0.8, 0.8, 0.2))
     taken = seen.now_and_then(weight, float(shares.sum()))
-    site = seen.rng.choice(len(shares), seen.patients, p=shares / shares.sum())[seen.chart.who]
+    limits = np.cumsum(shares) / shares.sum()
+    site = np.searchsorted(limits[:-1], seen.evenly(), side="right")
     for number, name in enumerate(TEMPERATURE_SITES):
         seen.measured(name)[:] = taken & (site == number)

@@ -132,8 +132,9 @@ def _backward(
     )
 
 
-_compiled_forward = tf.function(_forward, jit_compile=True)
-_compiled_backward = tf.function(_backward, jit_compile=True)
+# Functions of their own: all networks of one shape share one trace, and one compilation.
+_plain = tf.function(_forward), tf.function(_backward)
+_compiled = tf.function(_forward, jit_compile=True), tf.function(_backward, jit_compile=True)
 
 
 def stacked_gru(
@@ -166,8 +167,7 @@ def stacked_gru(
     float32 tensor (steps, batch, hidden)
         States of the last layer.
     """
-    forward = _compiled_forward if compiled else _forward
-    backward = _compiled_backward if compiled else _backward
+    forward, backward = _compiled if compiled else _plain
 
     def run(*weights: Tensor) -> tuple[Tensor, Any]:
         states, *rest = forward(*weights)

@@ -47,7 +47,7 @@ def align_left(values: Floats, measured: Bools, padding_mask: Bools) -> Sequence
     -------
     Sequences
     """
-    padding = padding_mask.all(axis=2)
+    padding: Bools = np.all(padding_mask, axis=2)
     order = np.argsort(padding, axis=1, kind="stable")[:, :, None]
     alive = np.take_along_axis(~padding[:, :, None], order, axis=1)
     moved = np.where(alive, np.take_along_axis(values, order, axis=1), 0.0)

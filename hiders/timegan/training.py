@@ -182,17 +182,16 @@ class TimeGan:
         self._measured = tf.constant(sequences.measured)
         self._lengths = tf.constant(sequences.lengths, tf.int32)
 
-        def network(inputs: int, outputs: int, layers: int, linear: bool = False) -> Network:
-            activation = "linear" if linear else "sigmoid"
-            hidden, compiled = settings.hidden, settings.compile
-            return Network(inputs, outputs, hidden, layers, activation, rng, compiled)
+        hidden, layers, compiled = settings.hidden, settings.layers, settings.compile
 
-        hidden, layers = settings.hidden, settings.layers
+        def network(inputs: int, outputs: int, depth: int) -> Network:
+            return Network(inputs, outputs, hidden, depth, "sigmoid", rng, compiled)
+
         self.embedder = network(self.columns, hidden, layers)
         self.recovery = network(hidden, self.columns, layers)
         self.generator = network(self.columns, hidden, layers)
         self.supervisor = network(hidden, hidden, max(1, layers - 1))
-        self.discriminator = network(hidden, 1, layers, linear=True)
+        self.discriminator = Network(hidden, 1, hidden, layers, "linear", rng, compiled)
 
         autoencoder = self.embedder.variables + self.recovery.variables
         # As in the authors' code, every update keeps its own Adam moments.

@@ -1,0 +1,1 @@
+"""Pure functions of (guess, truth) and, later, of (real, release)."""
