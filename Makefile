@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+OUT ?= hideseek-demo
 STAMP := $(VENV)/.installed
 
 .PHONY: help install demo test check bench docs lock clean
@@ -20,15 +21,16 @@ $(STAMP): requirements/lock.txt pyproject.toml
 	@touch $@
 
 demo: install  ## play 2 hiders against 2 seekers on a simulated cohort; says where the report is
-	$(BIN)/hideseek demo
+	$(BIN)/hideseek demo --out $(OUT)
 
 test: install  ## run the tests
 	$(BIN)/python -m pytest
 
-check: install  ## ruff, mypy --strict
+check: install  ## ruff, mypy --strict, typos
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/typos
 
 bench: install  ## print every benchmark: ours, the peer and the limit side by side
 	$(BIN)/python -m benchmarks.load

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import secrets
+import signal
 import sys
 import tempfile
 from enum import StrEnum
@@ -35,6 +36,10 @@ _LOCAL_WARNING = (
     "The local sandbox limits time and memory but does not confine code: "
     "play only submissions that you trust."
 )
+
+
+# What Typer makes of Ctrl-C.
+_INTERRUPTED = 130
 
 
 class SandboxChoice(StrEnum):
@@ -276,13 +281,16 @@ def main() -> None:
     from data_preprocess import DataError
     from harness.submission import Refused
 
+    # A stopped service is ended by SIGTERM; runs must be cleared away then as after Ctrl-C.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         app()
     except (DataError, Refused, BadOption) as error:
         _fail(str(error))
-    except KeyboardInterrupt:
-        _console.print("Stopped. What was running is ended; no result was written.")
-        sys.exit(130)
+    except SystemExit as ending:
+        if ending.code == _INTERRUPTED:
+            _console.print("Stopped. What was running is ended; no result was written.")
+        raise
     except OSError as error:
         named = f"{error.filename}: " if error.filename else ""
         _fail(f"{named}{error.strerror or error}.")

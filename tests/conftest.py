@@ -82,3 +82,11 @@ def random_cohort(patients: int = 20, steps: int = 6, features: int = 3, seed: i
 def cohort() -> Cohort:
     """Return a small random cohort of 20 patients."""
     return random_cohort()
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail a run in which a test was skipped, where the environment promises all they need."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if os.environ.get("HIDESEEK_NO_SKIPS") and reporter and reporter.stats.get("skipped"):
+        reporter.write_line("HIDESEEK_NO_SKIPS is set, and tests were skipped.", red=True)
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED

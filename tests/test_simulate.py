@@ -119,6 +119,8 @@ def test_file_is_small_and_the_same_every_time(tmp_path: Path) -> None:
     for path in paths:
         write_csv(table, path)
     assert paths[0].read_bytes() == paths[1].read_bytes()
+    # No time of writing in the gzip header.
+    assert paths[0].read_bytes()[4:8] == bytes(4)
     text = gzip.decompress(paths[0].read_bytes()).decode()
     assert text.startswith(",admissionid,time,6640,")
     # 70 commas and the three numbers in front; 11 values of three or four characters.
@@ -202,7 +204,7 @@ def test_levels(table: pd.DataFrame, features: pd.DataFrame) -> None:
         values = features[column.name].dropna()
         median = column.quantiles[shares.index(0.5)]
         # Few patients: their mean is as uncertain as they differ, and one typing error moves it.
-        if patients[column.name] < 500:
+        if patients[column.name] < 1_000:
             assert abs(values.median() - median) < 0.35 * column.sd, column
             continue
         assert abs(values.median() - median) < 0.20 * column.sd, column
@@ -286,8 +288,9 @@ def test_panels_arrive_together(table: pd.DataFrame) -> None:
 def test_laboratory_draws_keep_their_distance(table: pd.DataFrame) -> None:
     drawn = table.loc[table[ITEM["sodium"]].notna(), ["admissionid", "time"]]
     hours = drawn.groupby("admissionid")["time"].diff().dropna() / 60
-    assert hours.median() == pytest.approx(10, abs=3)
-    assert (hours < 1).mean() < 0.05
+    # PhysioNet 2012: a quarter within 6 h, half within 10 h, three quarters within 18 h.
+    assert hours.quantile([0.25, 0.5, 0.75]).tolist() == pytest.approx([6, 10, 18], rel=0.3)
+    assert (hours < 1).mean() < 0.02
 
 
 def test_patients_have_one_or_the_other(table: pd.DataFrame) -> None:

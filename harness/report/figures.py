@@ -28,8 +28,6 @@ _DASHES = ("", "6 2", "2 2", "6 2 2 2")
 _REAL, _RELEASED = "#0072b2", "#d55e00"
 _CHANCE = "#767676"
 _FEW_POINTS = 12
-# More columns than a panel has pixels on a screen: thinning to them cannot be seen.
-_BINS = 500
 # How far beyond the real values the axes follow a release, in ranges of the real values.
 _STRETCH = 2.0
 _SETTINGS: dict[Any, Any] = {
@@ -108,7 +106,7 @@ def draw_roc(rocs: Sequence[tuple[Roc, LineStyle]], n: int, prefix: str, label: 
         axes.plot([floor, 1], [floor, 1], color=_CHANCE, linewidth=1, dashes=(1.5, 1.5))
         width = 1.6 if len({roc.split for roc, _ in rocs}) == 1 else 0.9
         for roc, style in rocs:
-            fpr, tpr = _thin(np.clip(roc.fpr, floor, 1), np.clip(roc.tpr, floor, 1), floor)
+            fpr, tpr = np.clip(roc.fpr, floor, 1), np.clip(roc.tpr, floor, 1)
             (line,) = axes.plot(
                 fpr, tpr, color=style.colour, linewidth=width, drawstyle="steps-post"
             )
@@ -127,16 +125,6 @@ def _share_ticks(floor: float) -> tuple[list[float], list[str]]:
     decades = [10.0**-power for power in range(9, -1, -1)]
     shown = [share for share in decades if share > floor * 1.9]
     return [floor, *shown], ["0", *(f"{share * 100:g} %" for share in shown)]
-
-
-def _thin(fpr: Floats, tpr: Floats, floor: float) -> tuple[Floats, Floats]:
-    """Drop points of a staircase that no screen tells apart; a curve is never drawn too high."""
-    if len(fpr) <= _BINS:
-        return fpr, tpr
-    bins = np.floor(np.log(fpr / floor) / -np.log(floor) * _BINS).astype(np.intp)
-    kept = np.append(np.flatnonzero(np.diff(bins)), len(fpr) - 1)
-    kept = np.insert(kept, 0, 0) if kept[0] else kept
-    return fpr[kept], tpr[kept]
 
 
 def draw_example(example: SeriesExample, prefix: str, label: str) -> Picture:

@@ -184,8 +184,9 @@ def _judge(result: Result, hider: str, pairs: Sequence[Pair]) -> Finding:
         who = "no seeker did"
     else:
         who = f"none of the seekers that finished ({len(played)} of {len(pairs)}) did"
+    best = "best mean accuracy" if len(worst.done) > 1 else "best accuracy"
     headline = (
-        f"{who} significantly better than chance (best accuracy {_spread(worst)}, by "
+        f"{who} significantly better than chance ({best} {_spread(worst)}, by "
         f"{clean_line(worst.seeker)}). That is not a proof of privacy: it only says that these "
         "seekers found no leak."
     )

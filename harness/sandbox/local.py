@@ -39,12 +39,19 @@ class LocalSandbox:
     name = "local"
 
     def __init__(self, scratch: Path | None = None) -> None:
-        """Use folders under `scratch` (default: the system's temporary folder)."""
+        """Use folders under `scratch` (default: the system's temporary folder).
+
+        What harnesses that were killed have left there is removed.
+        """
         self._scratch = scratch
+        for folder in Path(scratch or tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+            owner = folder.name.removeprefix(_PREFIX).partition("-")[0]
+            if owner.isdigit() and not psutil.pid_exists(int(owner)):
+                shutil.rmtree(folder, ignore_errors=True)
 
     def run(self, job: Job, on_progress: Progress = lambda line: None) -> Outcome:
         """Run one job; what goes wrong becomes the outcome's cause."""
-        folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=self._scratch))
+        folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=self._scratch))
         try:
             try:
                 write_job(job, folder)

@@ -19,7 +19,11 @@ Mask = npt.NDArray[np.bool_]
 # Chance of a panel by Kind, counted in PhysioNet 2012's set-a.
 MONITOR_BY_KIND = (0.98, 0.80, 0.52, 0.05)
 GAS_BY_KIND = (0.004, 0.03, 0.13, 0.44)
-BLOOD_BY_KIND = (0.011, 0.038, 0.10, 0.22)
+# Relative to the odd minutes, at which most blood is drawn.
+BLOOD_BY_KIND = (0.05, 0.17, 0.45, 1.0)
+# Rows with a blood count, chemistry or both: a little more than the most frequent column.
+BLOOD_RATE = 0.064
+ADMISSION_HOURS = 6.0
 
 TEMPERATURE_SITES = (
     "temp_blood",
@@ -114,6 +118,32 @@ class Observer:
         before = (ends - chance)[self.chart.starts]
         clock = ends - before[self.chart.who] + self.rng.random(self.patients)[self.chart.who]
         return np.asarray(np.floor(clock) > np.floor(clock - chance))
+
+    def in_rhythm(self, suitable: Mask, pace: Floats, rate: float) -> Mask:
+        """Draw the first suitable row after each tick of a patient's clock, `rate` of all rows.
+
+        `pace`, of shape [R], is how fast each patient's clock runs against the others'. The clock
+        has run for some hours at admission, when a first draw is likely. Shape [R].
+        """
+        at = np.nonzero(suitable)[0]
+        who = self.chart.who[at]
+        first = np.concatenate([[True], who[1:] != who[:-1]])[: len(at)]
+        hours = (self.chart.minute[at] / 60.0 + ADMISSION_HOURS) * pace[at]
+        phase = self.rng.random(self.patients)[who]
+
+        def ticked(interval: float) -> Mask:
+            tick = np.floor(hours / interval + phase)
+            return np.asarray(tick > np.where(first, 0.0, np.concatenate([[0.0], tick])[: len(at)]))
+
+        # The longer the interval the fewer the draws.
+        shortest, longest = 0.1, 1000.0
+        for _ in range(20):
+            middle = np.sqrt(shortest * longest)
+            enough = int(ticked(middle).sum()) >= rate * self.rows
+            shortest, longest = (middle, longest) if enough else (shortest, middle)
+        drawn = np.zeros(self.rows, dtype=bool)
+        drawn[at] = ticked(shortest)
+        return drawn
 
     def thinned(self, candidates: Mask, rate: float) -> Mask:
         """Keep as many candidates as make `rate` of all rows, by chance. Shape [R]."""
@@ -218,12 +248,12 @@ def _draw_blood(seen: Observer, has_line: Mask) -> None:
         (gas & seen.patients_where(0.75, sick=0.4)) * seen.per_patient(0.5), rates["lactate"]
     )
 
-    drawn = seen.patients_where(0.99)
-    weight = seen.by_kind(BLOOD_BY_KIND) * drawn * seen.per_patient(0.15)
-    blood = seen.now_and_then(weight, 0.064)
+    suitable = seen.rng.random(seen.rows) < seen.by_kind(BLOOD_BY_KIND)
+    suitable &= seen.patients_where(0.995)
+    blood = seen.in_rhythm(suitable, seen.per_patient(0.15), BLOOD_RATE)
     seen.together(CHEMISTRY, blood)
     seen.together(BLOOD_COUNT, blood)
-    minerals = blood & seen.measured("sodium")
+    minerals = seen.measured("sodium") & seen.patients_where(0.86)
     seen.together(("calcium", "phosphate", "crp"), minerals, likeness=0.8)
 
     albumin = seen.measured("calcium") & seen.patients_where(0.45)

@@ -30,9 +30,9 @@ PROFILES = {
     "fast": Settings(
         hidden=16,
         batch=32,
-        embedding_iterations=400,
-        supervised_iterations=150,
-        joint_iterations=160,
+        embedding_iterations=300,
+        supervised_iterations=100,
+        joint_iterations=110,
         learning_rate=1e-2,
     ),
     "full": Settings(),

@@ -133,8 +133,10 @@ def _backward(
 
 
 # Functions of their own: all networks of one shape share one trace, and one compilation.
-_plain = tf.function(_forward), tf.function(_backward)
-_compiled = tf.function(_forward, jit_compile=True), tf.function(_backward, jit_compile=True)
+_plain, _compiled = (
+    tuple(tf.function(f, jit_compile=xla, autograph=False) for f in (_forward, _backward))
+    for xla in (None, True)
+)
 
 
 def stacked_gru(

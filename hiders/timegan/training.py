@@ -201,11 +201,11 @@ class TimeGan:
         self._generator_adam = Adam(self.generator.variables + self.supervisor.variables, rate)
         self._autoencoder_adam = Adam(autoencoder, rate)
         self._discriminator_adam = Adam(self.discriminator.variables, rate)
-        self._embedding_step = tf.function(self.embedding_step)
-        self._supervised_step = tf.function(self.supervised_step)
-        self._generator_step = tf.function(self.generator_step)
-        self._autoencoder_step = tf.function(self.autoencoder_step)
-        self._discriminator_step = tf.function(self.discriminator_step)
+        self._embedding_step = _traced(self.embedding_step)
+        self._supervised_step = _traced(self.supervised_step)
+        self._generator_step = _traced(self.generator_step)
+        self._autoencoder_step = _traced(self.autoencoder_step)
+        self._discriminator_step = _traced(self.discriminator_step)
 
     def train(self, report: Callable[[str], None]) -> None:
         """Run the three phases.
@@ -344,7 +344,7 @@ class TimeGan:
         float64 array (patients, steps, columns)
             Left-aligned, every cell filled, in [0, 1].
         """
-        draw = tf.function(
+        draw = _traced(
             lambda seed: self.recovery(self.supervisor(self.generator(self._noise(seed))))
         )
         parts = [
@@ -352,6 +352,12 @@ class TimeGan:
         ]
         drawn: NDArray[np.float64] = np.concatenate(parts, axis=1)[:, :patients].astype(np.float64)
         return drawn.transpose(1, 0, 2)
+
+
+def _traced(step: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    # No Python control flow depends on tensors here, and rewriting the code costs seconds.
+    graph: Callable[..., Tensor] = tf.function(step, autograph=False)
+    return graph
 
 
 def _update(adam: Adam, tape: Any, loss: Tensor) -> None:
