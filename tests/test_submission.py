@@ -99,7 +99,7 @@ REFUSED: dict[str, tuple[dict[str, str], str]] = {
     "no function": ({"hider__py": "def hide(x): pass\n"}, "must define a function hider"),
     "yaml": ({"hider__py": HIDER, "submission__yml": "a: [\n"}, "submission.yml is not YAML"),
     "list": ({"hider__py": HIDER, "submission__yml": "- a\n"}, "list of 'name: value' lines"),
-    "field": ({"hider__py": HIDER, "submission__yml": "nmae: x\n"}, "'nmae' is unknown"),
+    "field": ({"hider__py": HIDER, "submission__yml": "nickname: x\n"}, "'nickname' is unknown"),
     "kind": ({"hider__py": HIDER, "submission__yml": "kind: seeker\n"}, "says kind: seeker"),
     "kind word": ({"hider__py": HIDER, "submission__yml": "kind: hidder\n"}, "'kind'"),
     "memory": (
