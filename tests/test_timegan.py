@@ -464,6 +464,8 @@ def test_parameters(timegan: SimpleNamespace) -> None:
     assert (of_2020.hidden, of_2020.joint_iterations) == (10, 20_000)
     assert read({"rules": "neurips2020", "profile": "fast"}) == read({"profile": "fast"})
     mixed = read({"profile": "fast", "iterations": "7", "joint_iterations": 2, "gamma": "0.5"})
+    assert mixed.compile
+    assert not read({"compile": "false"}).compile
     assert (mixed.embedding_iterations, mixed.joint_iterations, mixed.gamma) == (7, 2, 0.5)
 
 

@@ -129,20 +129,24 @@ def read_settings(parameters: Mapping[str, Any]) -> Settings:
         iterations = parameters["iterations"]
         for phase in ("embedding", "supervised", "joint"):
             chosen[f"{phase}_iterations"] = iterations
-    names = {field.name: type(getattr(settings, field.name)) for field in fields(Settings)}
-    chosen.update({k: v for k, v in parameters.items() if k in names and v is not None})
+    types = {field.name: type(getattr(settings, field.name)) for field in fields(Settings)}
+    chosen.update({k: v for k, v in parameters.items() if k in types and v is not None})
+    if str(chosen.get("compile")).lower() in ("false", "no", "off"):
+        chosen["compile"] = False
     try:
-        return replace(settings, **{name: names[name](value) for name, value in chosen.items()})
+        return replace(settings, **{name: types[name](value) for name, value in chosen.items()})
     except (TypeError, ValueError) as error:
         raise ValueError(f"Unusable parameter of the timegan hider: {error}") from error
 
 
 def _ranges(data: Floats, measured: Bools) -> tuple[Floats, Floats]:
     """Smallest and largest measured value per column; unbounded for an empty column."""
-    low = np.where(measured, data, np.inf).min(axis=(0, 1))
-    high = np.where(measured, data, -np.inf).max(axis=(0, 1))
-    empty = ~measured.any(axis=(0, 1))
-    return np.where(empty, -np.inf, low), np.where(empty, np.inf, high)
+    low, high = np.full(data.shape[2], -np.inf), np.full(data.shape[2], np.inf)
+    for column in range(data.shape[2]):
+        seen = data[:, :, column][measured[:, :, column]]
+        if seen.size:
+            low[column], high[column] = seen.min(), seen.max()
+    return low, high
 
 
 def _as_in_2020(release: Floats, padding_mask: Bools, scaling: Scaling) -> Floats:

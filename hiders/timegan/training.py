@@ -367,12 +367,15 @@ def _update(adam: Adam, tape: Any, loss: Tensor) -> None:
 def _run_phase(
     name: str, iterations: int, update: Callable[[], Tensor], report: Callable[[str], None]
 ) -> None:
-    """Repeat an update; report when a second has passed, and at the end."""
+    """Repeat an update; report about once a second, and at the end."""
     start = last = time.monotonic()
     for done in range(1, iterations + 1):
         loss = update()
         now = time.monotonic()
-        if now - last >= 1.0 or done == iterations:
+        if done == 1:
+            # The first update builds and compiles the graph: no measure of the others.
+            start = now
+        if (now - last >= 1.0 and done > 1) or done == iterations:
             last = now
-            left = (now - start) / done * (iterations - done)
+            left = (now - start) / max(done - 1, 1) * (iterations - done)
             report(f"{name} {done}/{iterations} · loss {float(loss):.4f} · {left:.0f} s left")

@@ -253,6 +253,7 @@ def _train(
     """Run the epochs; every batch mixes both sides at random."""
     first, total = len(enlarged.values), len(enlarged.values) + len(release.values)
     batches = -(-total // settings.batch)
+    done = 0
     start = last_report = time.monotonic()
     for epoch in range(1, settings.epochs + 1):
         order = rng.permutation(total)
@@ -266,11 +267,14 @@ def _train(
                 np.repeat([1.0, 0.0], [len(real), len(made)]).astype(np.float32),
             )
             losses += float(loss)
+            done += 1
             now = time.monotonic()
-            if number == batches or now - last_report >= 1.0:
+            if done == 1:
+                # The first update builds the graph: no measure of the others.
+                start = now
+            if number == batches or (now - last_report >= 1.0 and done > 1):
                 last_report = now
-                done = (epoch - 1) * batches + number
-                left = (now - start) / done * (settings.epochs * batches - done)
+                left = (now - start) / max(done - 1, 1) * (settings.epochs * batches - done)
                 where = "" if number == batches else f" · batch {number}/{batches}"
                 report(
                     f"epoch {epoch}/{settings.epochs}{where}"
