@@ -284,7 +284,7 @@ def safe_name(name: str) -> str:
     >>> safe_name("add_noise")
     'add_noise'
     >>> safe_name("my hider (2)")
-    'my_hider_2_-d8ddde7c'
+    'my_hider_2_-e47d3371'
     """
     plain = re.sub(r"[^A-Za-z0-9._]+", "_", name)
     if plain == name and not name.startswith("."):

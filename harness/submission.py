@@ -292,7 +292,8 @@ def _manifest(root: Path, path: Path) -> Manifest:
     if not isinstance(said, dict):
         raise Refused(f"{path}: submission.yml must be a list of 'name: value' lines.")
     try:
-        manifest = Manifest.model_validate(said)
+        # A key whose lines are all commented out reads as null.
+        manifest = Manifest.model_validate({k: v for k, v in said.items() if v is not None})
         json.dumps(manifest.parameters, allow_nan=False)
     except ValidationError as error:
         raise Refused(f"{path}: submission.yml, {_first_problem(error)}.") from error

@@ -51,6 +51,12 @@ def test_manifest_is_read(tmp_path: Path) -> None:
     assert entry.resources.time_limit == 60
 
 
+def test_key_with_nothing_below_is_as_if_left_out(tmp_path: Path) -> None:
+    text = "name: x\nteam:\nresources:\nparameters:\n  # sigma: 1\n"
+    root = folder(tmp_path / "mine", hider__py=HIDER, submission__yml=text)
+    assert load_submission(root, tmp_path).parameters == {}
+
+
 def test_zip_of_2020_with_a_folder_too_many(tmp_path: Path) -> None:
     path = zipped(
         tmp_path / "my hider (final) 2.zip",
