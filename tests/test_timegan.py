@@ -249,6 +249,34 @@ def test_steps_after_a_patients_end_carry_no_loss(timegan: SimpleNamespace) -> N
         assert float(clean[name]()) == float(dirty[name]()), name
 
 
+@pytest.mark.parametrize("step", ["generator", "autoencoder", "discriminator"])
+def test_joint_losses_are_the_stated_sums(timegan: SimpleNamespace, step: str) -> None:
+    gan = model(timegan)
+    steps = steps_of(gan)
+    real, measured, alive = (value.numpy() for value in gan._real(np.arange(gan.batch)))
+    latent = gan.embedder(real)
+    raw = gan.generator(gan._noise([1, 2]))
+    made = gan.supervisor(raw)
+    on = alive[:, :, 0] > 0
+    pair = on[1:]
+
+    def entropy(states: Any, label: float) -> float:
+        probability = 1 / (1 + np.exp(-gan.discriminator(states).numpy().astype(float)[on]))
+        return float(-np.log(probability if label else 1 - probability).mean())
+
+    gap = (latent[1:] - gan.supervisor(latent)[:-1]).numpy().astype(float)[pair]
+    supervised = float((gap**2).mean())
+    if step == "generator":
+        moments = float(timegan.training.moment_loss(real, gan.recovery(made), measured))
+        expected = entropy(made, 1) + entropy(raw, 1) + 100 * np.sqrt(supervised) + 100 * moments
+    elif step == "autoencoder":
+        off = (real - gan.recovery(latent).numpy()).astype(float)[measured > 0]
+        expected = 10 * np.sqrt((off**2).mean()) + 0.1 * supervised
+    else:
+        expected = entropy(latent, 1) + entropy(made, 0) + entropy(raw, 0)
+    assert float(steps[step]()) == pytest.approx(expected, rel=1e-4)
+
+
 def test_no_measured_cell_gives_no_nan(timegan: SimpleNamespace) -> None:
     import tensorflow as tf
 
