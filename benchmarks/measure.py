@@ -19,28 +19,46 @@ class Cost(NamedTuple):
 
 
 def measure(work: Callable[..., Any], *arguments: Any, repeats: int = 1) -> Cost:
-    """Return the fastest of `repeats` runs of ``work(*arguments)``, each in a fresh process.
+    """Run ``work(*arguments)`` in a fresh process.
 
-    The peak is the whole process' (interpreter and libraries included), the times are the call's.
+    Parameters
+    ----------
+    work : callable
+        Importable by name.
+    *arguments
+        What it is called with.
+    repeats : int
+        Times are the best of so many calls in one process. A virtual machine may have to fetch
+        memory from its host on first touch, at ten times the cost of any later one; repeats
+        show the work rather than that.
+
+    Returns
+    -------
+    Cost
+        The peak is the whole process', interpreter and libraries included, over all repeats.
     """
-    best: Cost | None = None
     context = multiprocessing.get_context("spawn")
-    for _ in range(repeats):
-        receive, send = context.Pipe(duplex=False)
-        process = context.Process(target=_child, args=(send, work, arguments))
-        process.start()
-        send.close()
-        cost: Cost = receive.recv()
-        process.join()
-        if best is None or cost.wall < best.wall:
-            best = cost
-    assert best is not None
-    return best
+    receive, send = context.Pipe(duplex=False)
+    process = context.Process(target=_child, args=(send, work, arguments, repeats))
+    process.start()
+    send.close()
+    cost: Cost = receive.recv()
+    process.join()
+    return cost
 
 
-def _child(send: Any, work: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+def best_cpu(work: Callable[[], Any], repeats: int) -> float:
+    """Return the least CPU seconds, over all threads, of so many calls in this process."""
+    return min(_timed(work)[1] for _ in range(repeats))
+
+
+def _timed(work: Callable[[], Any]) -> tuple[float, float, Any]:
     wall, cpu = time.perf_counter(), time.process_time()
-    value = work(*arguments)
-    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    value = work()
+    return time.perf_counter() - wall, time.process_time() - cpu, value
+
+
+def _child(send: Any, work: Callable[..., Any], arguments: tuple[Any, ...], repeats: int) -> None:
+    runs = [_timed(lambda: work(*arguments)) for _ in range(repeats)]
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    send.send(Cost(wall, cpu, peak, value))
+    send.send(Cost(min(r[0] for r in runs), min(r[1] for r in runs), peak, runs[-1][2]))

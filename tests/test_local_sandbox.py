@@ -264,6 +264,19 @@ def test_attack_allocate_ten_times_the_memory(bench: Bench) -> None:
     assert "512 MiB" in outcome.reason
 
 
+def test_what_the_harness_holds_is_not_charged_to_the_run(bench: Bench) -> None:
+    ballast = np.ones(3 * 2**26)
+    outcome = bench.run(HIDER + "    time.sleep(.2)\n    return x\n")
+    assert ballast.nbytes > LIMITS.memory
+    assert outcome.cause is None, outcome
+    assert 10 * 2**20 < outcome.peak_memory_bytes < 300 * 2**20
+
+
+def test_short_peak_is_seen(bench: Bench) -> None:
+    text = HIDER + "    y = np.ones(2**25); del y; time.sleep(.2)\n    return x\n"
+    assert 2**28 < bench.run(text).peak_memory_bytes < 2**29
+
+
 def test_attack_memory_shared_out_to_children(bench: Bench) -> None:
     text = HIDER + (
         "    import subprocess\n"

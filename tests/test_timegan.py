@@ -370,6 +370,25 @@ def test_joint_iteration_is_two_rounds_then_the_discriminator_on_fresh_batches(
 # --------------------------------------------------------------------------- releases
 
 
+def test_alignment(timegan: SimpleNamespace) -> None:
+    values = np.arange(1.0, 25.0).reshape(2, 4, 3)
+    padding = np.zeros(values.shape, bool)
+    padding[0, [0, 2]] = True
+    measured = np.ones(values.shape, bool)
+    measured[:, :, 1] = False
+    left = timegan.observation.align_left(values, measured, padding)
+    assert left.lengths.tolist() == [2, 4]
+    rows = [values[0, 1], values[0, 3], [0.0] * 3, [0.0] * 3]
+    assert np.array_equal(left.values[:, 0], rows)
+    assert np.array_equal(left.values[:, 1], values[1])
+    assert left.measured[:, 0].tolist() == [[True, False, True]] * 2 + [[False] * 3] * 2
+    front = np.zeros(values.shape, bool)
+    front[0, :2] = True
+    right = timegan.observation.align_right(left.values.transpose(1, 0, 2), front)
+    assert np.array_equal(right[0], [[0.0] * 3] * 2 + rows[:2])
+    assert np.array_equal(right[1], values[1])
+
+
 @pytest.fixture(scope="module")
 def standard(timegan: SimpleNamespace) -> SimpleNamespace:
     """One release under the standard rules, with what it was made from and what it printed."""

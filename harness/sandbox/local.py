@@ -101,6 +101,19 @@ def _ending(exit_code: int) -> str:
     return f"The process ended with exit code {exit_code}."
 
 
+def _high_water(pid: int) -> int:
+    """Return the most memory that a process has held, in bytes; 0 where the system does not say.
+
+    Not getrusage's figure: that one counts what the harness held when it forked.
+    """
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return 0
+    found = re.search(r"VmHWM:\s+(\d+) kB", status)
+    return int(found[1]) * 1024 if found else 0
+
+
 class _Run:
     """One process and its descendants, watched against the limits."""
 
@@ -146,15 +159,13 @@ class _Run:
             if time.monotonic() - self._started > self._limits.seconds:
                 self.killed_for = Cause.TIMEOUT
                 return
-            self.peak_memory = max(self.peak_memory, memory := self._memory())
-            if memory > self._limits.memory:
+            self.peak_memory = max(self.peak_memory, self._memory())
+            if self.peak_memory > self._limits.memory:
                 self.killed_for = Cause.OUT_OF_MEMORY
                 return
         # A process that ended by itself after the deadline, between two looks, is late as well.
         if self.seconds > self._limits.seconds:
             self.killed_for = Cause.TIMEOUT
-        elif self.peak_memory > self._limits.memory:
-            self.killed_for = Cause.OUT_OF_MEMORY
 
     def end(self) -> None:
         """Kill every process that the run started and still has."""
@@ -176,12 +187,8 @@ class _Run:
         return _CONTROL.sub("", text.replace("\r\n", "\n").replace("\r", "\n")).strip()
 
     def _await_exit(self) -> None:
-        _, status, usage = os.wait4(self._process.pid, 0)
+        self.exit_code = self._process.wait()
         self.seconds = time.monotonic() - self._started
-        self.exit_code = self._process.returncode = os.waitstatus_to_exitcode(status)
-        # Linux counts in KiB, macOS in bytes.
-        unit = 1 if sys.platform == "darwin" else 1024
-        self.peak_memory = max(self.peak_memory, usage.ru_maxrss * unit)
         self._exited.set()
 
     def _look(self) -> list[psutil.Process]:
@@ -195,13 +202,15 @@ class _Run:
         return [process for process in self._seen.values() if process.is_running()]
 
     def _memory(self) -> int:
-        total = 0
+        """Return the bytes that all processes hold now, or the most that one of them ever held."""
+        total, highest = 0, 0
         for process in self._look():
             try:
                 total += process.memory_info().rss
             except psutil.NoSuchProcess:
                 continue
-        return total
+            highest = max(highest, _high_water(process.pid))
+        return max(total, highest)
 
     def _read_log(self) -> None:
         assert self._process.stdout is not None

@@ -32,8 +32,8 @@ PROFILES = {
         batch=32,
         embedding_iterations=300,
         supervised_iterations=100,
-        joint_iterations=110,
-        learning_rate=1e-2,
+        joint_iterations=150,
+        learning_rate=2e-2,
     ),
     "full": Settings(),
     # The 2020 competition's baseline.

@@ -5,7 +5,7 @@ Everything is time-major, (steps, batch, columns), since the recurrence walks ov
 All layers of a stack advance in one loop: at loop step s, layer l works on time s - l, so that
 its input, the state that layer l - 1 reached one loop step earlier, is ready. That needs
 steps + layers - 1 small batched products instead of steps x layers, and with the hand-written
-gradient and XLA takes a third of the time of three Keras GRU layers on a CPU (README.md).
+gradient and XLA takes less than half the CPU time of three Keras GRU layers (README.md).
 
 The cell is the GRU of Cho et al. (2014) in the form that cuDNN and Keras (`reset_after=True`)
 use: z, r = sigmoid(...), c = tanh(W x + b + r * (U h + b')), h' = c + z * (h - c).

@@ -229,10 +229,12 @@ def score(
         tf.TensorSpec([None, steps, columns], tf.float32),
         tf.TensorSpec([None], tf.int32),
     )
-    step = tf.function(learn, input_signature=(*batch_of, tf.TensorSpec([None], tf.float32)))
+    labelled = (*batch_of, tf.TensorSpec([None], tf.float32))
+    # Rewriting the code (autograph) needs a writable temporary folder, and nothing here needs it.
+    step = tf.function(learn, input_signature=labelled, autograph=False)
     _train(step, enlarged, release, settings, np.random.default_rng(seed % 2**63), report)
 
-    judge = tf.function(logits, input_signature=batch_of)
+    judge = tf.function(logits, input_signature=batch_of, autograph=False)
     size = settings.batch
     outputs = [
         judge(enlarged.values[low : low + size], enlarged.last[low : low + size]).numpy()
