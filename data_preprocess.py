@@ -23,9 +23,9 @@ import math
 import os
 import sys
 import zipfile
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple, cast
@@ -50,6 +50,8 @@ _MISSING = frozenset(
     ("", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND")
     + ("1.#QNAN", "N/A", "NA", "NULL", "NaN", "n/a", "nan", "null")
 )
+# Bytes of text per block: its rows take some 2 MB as numbers and stay in the cache.
+_CHUNK = 1 << 19
 # Patients per block: 64 x 100 steps x 71 columns of float64 (3.6 MB) stay in a core's cache.
 _BLOCK = 64
 
@@ -181,23 +183,18 @@ def load_padded(
         raise DataError(f"max_seq_len must be at least 1, got {max_seq_len}.")
     path = Path(csv_path)
     header, header_line = _read_header(path)
-    table = _read_table(path, header, header_line)
-    if table.num_rows == 0:
-        raise DataError(f"{path}: the file has a header but no patient: it needs at least one row.")
-    ids, patient = _patients(table, path)
     columns = (_TIME, *(name for name in header if name not in (*_INDEX_NAMES, _ID, _TIME)))
-    time = _column(table, _TIME) if rules == "standard" else None
-    slot, counts = _slots(patient, len(ids), max_seq_len, time)
-    del patient, time
-    data = np.empty((len(ids), max_seq_len, len(columns)))
-    first = max_seq_len - np.minimum(counts, max_seq_len)
-    is_padding = np.arange(max_seq_len) < first[:, None]
-    data[is_padding] = PADDING
-    if not _scatter(table, columns, slot, data.reshape(-1, len(columns))):
+    file = _File(path, header, header_line, columns)
+    by_time = rules == "standard"
+    placed = _place_grouped(file, max_seq_len, by_time) or _place_any(file, max_seq_len, by_time)
+    if len(placed.ids) == 0:
+        raise DataError(f"{path}: the file has a header but no patient: it needs at least one row.")
+    if not placed.finite:
         raise _first_bad_cell(path, header) or DataError(f"{path}: it holds an infinite value.")
-    mask = np.empty(data.shape, dtype=bool)
-    mask[:] = is_padding[:, :, None]
-    return Padded(data, mask, ids, columns, int((counts > max_seq_len).sum()))
+    mask = np.empty(placed.data.shape, dtype=bool)
+    mask[:] = _is_padding(placed.counts, max_seq_len)[:, :, None]
+    truncated = int((placed.counts > max_seq_len).sum())
+    return Padded(placed.data, mask, placed.ids, columns, truncated)
 
 
 @contextmanager
@@ -276,27 +273,224 @@ def _read_header(path: Path) -> tuple[list[str], int]:
     return header, line
 
 
-def _read_table(path: Path, header: list[str], header_line: int) -> pa.Table:
+class _File(NamedTuple):
+    """A CSV whose header has been read: column names, the header's last line, wanted columns."""
+
+    path: Path
+    header: list[str]
+    header_line: int
+    columns: tuple[str, ...]
+
+
+class _Block(NamedTuple):
+    """Some rows of a file: ids as an Arrow array, the other columns row by row, time first.
+
+    `size` is that of its text in bytes, 0 where that is not known.
+    """
+
+    ids: pa.Array
+    rows: Floats
+    finite: bool
+    size: int
+
+
+class _Placed(NamedTuple):
+    """Rows in their places: data, sorted ids, rows per patient in the file, all values finite."""
+
+    data: Floats
+    ids: NDArray[Any]
+    counts: NDArray[np.intp]
+    finite: bool
+
+
+class _NotLineByLine(Exception):
+    """A line of the file may not be a row, so it cannot be cut at line ends."""
+
+
+def _blocks(file: _File, whole: bool) -> Iterator[_Block]:
+    """Yield a file's rows in order, `whole` or cut at line ends and parsed on all cores.
+
+    A block is turned row by row while it is in the cache; a whole Arrow table is first written
+    to memory column by column.
+    """
     import pyarrow as pa
     import pyarrow.csv as pa_csv
 
-    wanted = [name for name in header if name not in _INDEX_NAMES]
+    convert = pa_csv.ConvertOptions(
+        column_types={name: pa.float64() for name in file.columns},
+        include_columns=[_ID, *file.columns],
+        null_values=sorted(_MISSING),
+        strings_can_be_null=True,
+    )
+
+    def turned(batch: pa.RecordBatch, size: int = 0) -> _Block:
+        rows = batch.select(list(file.columns)).to_tensor(null_to_nan=True).to_numpy()
+        return _Block(batch.column(0), rows, not np.isinf(rows).any(), size)
+
+    def parse(text: bytes) -> list[_Block]:
+        options = pa_csv.ReadOptions(
+            column_names=file.header, use_threads=False, block_size=len(text) + 1
+        )
+        table = pa_csv.read_csv(pa.BufferReader(text), options, convert_options=convert)
+        return [turned(batch, len(text)) for batch in table.to_batches()]
+
     try:
-        with _reading(path), _arrow_source(path) as source:
-            return pa_csv.read_csv(
-                source,
-                read_options=pa_csv.ReadOptions(column_names=header, skip_rows=header_line),
-                convert_options=pa_csv.ConvertOptions(
-                    column_types={name: pa.float64() for name in wanted if name != _ID},
-                    include_columns=wanted,
-                    null_values=sorted(_MISSING),
-                    strings_can_be_null=True,
-                ),
-            )
+        with _reading(file.path), _arrow_source(file.path) as source:
+            if whole:
+                options = pa_csv.ReadOptions(column_names=file.header, skip_rows=file.header_line)
+                table = pa_csv.read_csv(source, options, convert_options=convert)
+                yield from (turned(batch) for batch in table.to_batches() if batch.num_rows)
+                return
+            waiting: deque[Future[list[_Block]]] = deque()
+            with ThreadPoolExecutor(_cores()) as pool:
+                for text in _pieces(source, file.header_line):
+                    waiting.append(pool.submit(parse, text))
+                    if len(waiting) > 2 * _cores():
+                        yield from waiting.popleft().result()
+                while waiting:
+                    yield from waiting.popleft().result()
     except pa.ArrowInvalid as error:
-        raise _first_bad_cell(path, header) or DataError(
-            f"{path}: this is not a CSV file that can be read ({str(error).splitlines()[0]})."
+        raise _first_bad_cell(file.path, file.header) or DataError(
+            f"{file.path}: this is not a CSV file that can be read ({str(error).splitlines()[0]})."
         ) from error
+
+
+def _pieces(source: Any, header_line: int) -> Iterator[bytes]:
+    """Cut a stream into pieces of whole lines, the header's lines left out."""
+    rest, more = b"", True
+    while more:
+        chunk = source.read(_CHUNK)
+        more = bool(chunk)
+        text = rest + chunk
+        while header_line and (end := text.find(b"\n") + 1):
+            text, header_line = text[end:], header_line - 1
+        cut = text.rfind(b"\n") + 1 if more else len(text)
+        if header_line:
+            cut = 0
+        piece, rest = text[:cut], text[cut:]
+        if b'"' in piece:
+            raise _NotLineByLine
+        if piece.strip():
+            yield piece
+    if rest.strip():
+        raise _NotLineByLine
+
+
+def _place_grouped(file: _File, steps: int, by_time: bool) -> _Placed | None:
+    """Put rows straight into their places, which needs them in order; None where they are not.
+
+    In order: a patient's rows stand together, by ascending time if `by_time`, and ids are whole
+    numbers. Beside the output only a few blocks are in memory then.
+    """
+    width = len(file.columns)
+    data = np.empty((0, steps, width))
+    ids: list[NDArray[Any]] = []
+    counts: list[NDArray[np.intp]] = []
+    placed, read, finite = 0, 0, True
+    seen: set[int] = set()
+    held_id, held = None, np.empty((0, width))
+
+    def place(heads: NDArray[Any], lengths: NDArray[np.intp], rows: Floats) -> bool:
+        """Place whole patients; tell whether they came in order."""
+        nonlocal data, placed
+        patient = np.repeat(np.arange(len(heads)), lengths)
+        within = patient[1:] == patient[:-1]
+        if by_time and not (rows[1:, 0] >= rows[:-1, 0])[within].all():
+            return False
+        end = placed + len(heads)
+        seen.update(heads.tolist())
+        if len(seen) < end:
+            return False
+        if end > len(data):
+            # A guess from the file's size, doubled where that falls short (packed files);
+            # memory that is never touched is never taken.
+            guess = int(end * file.path.stat().st_size / max(read, 1) * 1.1)
+            larger = np.empty((max(2 * end, guess) + 16, steps, width))
+            larger[:placed] = data[:placed]
+            data = larger
+        target = data[placed:end]
+        target[_is_padding(lengths, steps)] = PADDING
+        _move(rows, _slots(patient, len(heads), steps, None)[0], target.reshape(-1, width))
+        ids.append(heads)
+        counts.append(lengths)
+        placed = end
+        return True
+
+    import pyarrow as pa
+
+    try:
+        for block in _blocks(file, whole=False):
+            if block.ids.null_count or not pa.types.is_integer(block.ids.type):
+                return None
+            finite &= block.finite
+            read += block.size
+            values, rows = block.ids.to_numpy(), block.rows
+            starts = np.flatnonzero(np.append(True, values[1:] != values[:-1]))
+            heads, lengths = values[starts], np.diff(np.append(starts, len(values)))
+            if heads[0] == held_id:
+                held = np.concatenate([held, rows[: lengths[0]]])
+                rows, heads, lengths = rows[lengths[0] :], heads[1:], lengths[1:]
+            if len(heads) == 0:
+                continue
+            if len(held) and not place(np.array([held_id]), np.array([len(held)]), held):
+                return None
+            # The last patient may go on in the next block.
+            whole = len(rows) - lengths[-1]
+            if len(heads) > 1 and not place(heads[:-1], lengths[:-1], rows[:whole]):
+                return None
+            held_id, held = heads[-1], rows[whole:].copy()
+    except _NotLineByLine:
+        return None
+    if len(held) and not place(np.array([held_id]), np.array([len(held)]), held):
+        return None
+    none = np.empty(0, dtype=np.intp)
+    all_ids, all_counts = np.concatenate([none, *ids]), np.concatenate([none, *counts])
+    order = np.argsort(all_ids)
+    if (np.diff(order) == 1).all():
+        return _Placed(data[:placed], all_ids, all_counts, finite)
+    data = data[:placed]
+
+    def reorder(step: int) -> None:
+        data[:, step : step + 2] = data[order, step : step + 2]
+
+    # A few steps at a time need no second array of this size.
+    with ThreadPoolExecutor(_cores()) as pool:
+        list(pool.map(reorder, range(0, steps, 2)))
+    return _Placed(data, all_ids[order], all_counts[order], finite)
+
+
+def _place_any(file: _File, steps: int, by_time: bool) -> _Placed:
+    """Put rows in their places in whatever order they come, from the whole file in memory."""
+    blocks = list(_blocks(file, whole=True))
+    if not blocks:
+        none = np.empty(0, dtype=np.intp)
+        return _Placed(np.empty((0, steps, len(file.columns))), none, none, True)
+    ids, patient = _patients([block.ids for block in blocks], file.path)
+    time = np.concatenate([block.rows[:, 0] for block in blocks]) if by_time else None
+    slot, counts = _slots(patient, len(ids), steps, time)
+    data = np.empty((len(ids), steps, len(file.columns)))
+    data[_is_padding(counts, steps)] = PADDING
+    start = 0
+    for block in blocks:
+        part = slot[start : start + len(block.rows)]
+        _move(block.rows, part, data.reshape(-1, len(file.columns)))
+        start += len(block.rows)
+    return _Placed(data, ids, counts, all(block.finite for block in blocks))
+
+
+def _is_padding(counts: NDArray[np.intp], steps: int) -> Bools:
+    """Return which steps are padding, at the front, bool (patients, steps)."""
+    is_padding: Bools = np.arange(steps) < steps - np.minimum(counts, steps)[:, None]
+    return is_padding
+
+
+def _move(rows: Floats, slot: NDArray[np.intp], out: Floats) -> None:
+    """Write rows to their slots in `out` (rows, columns); those of slot -1 are dropped."""
+    if slot[0] >= 0 and (np.diff(slot) == 1).all():
+        out[slot[0] : slot[-1] + 1] = rows
+    else:
+        kept = slot >= 0
+        out[slot[kept]] = rows[kept]
 
 
 @contextmanager
@@ -344,12 +538,12 @@ def _first_bad_cell(path: Path, header: list[str]) -> DataError | None:
     return None
 
 
-def _patients(table: pa.Table, path: Path) -> tuple[NDArray[Any], NDArray[np.intp]]:
+def _patients(chunks: list[pa.Array], path: Path) -> tuple[NDArray[Any], NDArray[np.intp]]:
     """Return the sorted unique ids and, per row, the number of its patient."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    column = table.column(_ID)
+    column = pa.chunked_array(chunks)
     if column.null_count:
         row = pc.index(pc.is_null(column), True).as_py() + 1
         raise DataError(f"{path}: row {row} below the header has no 'admissionid'.")
@@ -364,11 +558,6 @@ def _patients(table: pa.Table, path: Path) -> tuple[NDArray[Any], NDArray[np.int
         return ids, np.repeat(patient_of_run, lengths)
     ids, patient = np.unique(np.asarray(column.to_pylist(), dtype=np.str_), return_inverse=True)
     return ids, patient
-
-
-def _column(table: pa.Table, name: str) -> Floats:
-    values: Floats = table.column(name).to_numpy()
-    return values
 
 
 def _slots(
@@ -397,27 +586,6 @@ def _slots(
     unsorted = np.empty_like(slot)
     unsorted[order] = slot
     return unsorted, counts
-
-
-def _scatter(
-    table: pa.Table, columns: tuple[str, ...], slot: NDArray[np.intp], out: Floats
-) -> bool:
-    """Write the table's rows to their slots in `out` (rows, columns); tell if all are finite."""
-    batches = table.select(list(columns)).to_batches()
-    starts = np.cumsum([0, *(batch.num_rows for batch in batches)])
-
-    def write(number: int) -> bool:
-        rows = batches[number].to_tensor(null_to_nan=True).to_numpy()
-        to = slot[starts[number] : starts[number + 1]]
-        if to[0] >= 0 and (np.diff(to) == 1).all():
-            out[to[0] : to[-1] + 1] = rows
-        else:
-            kept = to >= 0
-            out[to[kept]] = rows[kept]
-        return not np.isinf(rows).any()
-
-    with ThreadPoolExecutor(_cores()) as pool:
-        return all(list(pool.map(write, range(len(batches)))))
 
 
 def _cores() -> int:

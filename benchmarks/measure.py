@@ -18,8 +18,8 @@ class Cost(NamedTuple):
     value: Any
 
 
-def measure(work: Callable[..., Any], *arguments: Any, repeats: int = 1) -> Cost:
-    """Run ``work(*arguments)`` in a fresh process.
+def measure(work: Callable[..., Any], *arguments: Any) -> Cost:
+    """Run ``work(*arguments)`` in a fresh process, as a user does.
 
     Parameters
     ----------
@@ -27,19 +27,15 @@ def measure(work: Callable[..., Any], *arguments: Any, repeats: int = 1) -> Cost
         Importable by name.
     *arguments
         What it is called with.
-    repeats : int
-        Times are the best of so many calls in one process. A virtual machine may have to fetch
-        memory from its host on first touch, at ten times the cost of any later one; repeats
-        show the work rather than that.
 
     Returns
     -------
     Cost
-        The peak is the whole process', interpreter and libraries included, over all repeats.
+        Times are the call's; the peak is the whole process', interpreter and libraries included.
     """
     context = multiprocessing.get_context("spawn")
     receive, send = context.Pipe(duplex=False)
-    process = context.Process(target=_child, args=(send, work, arguments, repeats))
+    process = context.Process(target=_child, args=(send, work, arguments))
     process.start()
     send.close()
     cost: Cost = receive.recv()
@@ -48,17 +44,22 @@ def measure(work: Callable[..., Any], *arguments: Any, repeats: int = 1) -> Cost
 
 
 def best_cpu(work: Callable[[], Any], repeats: int) -> float:
-    """Return the least CPU seconds, over all threads, of so many calls in this process."""
-    return min(_timed(work)[1] for _ in range(repeats))
+    """Return the least CPU seconds, over all threads, of so many calls in this process.
+
+    A virtual machine may have to fetch memory from its host on first touch, at ten times the
+    cost of any later one; repeats show the work rather than that.
+    """
+    spent = []
+    for _ in range(repeats):
+        began = time.process_time()
+        work()
+        spent.append(time.process_time() - began)
+    return min(spent)
 
 
-def _timed(work: Callable[[], Any]) -> tuple[float, float, Any]:
+def _child(send: Any, work: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
     wall, cpu = time.perf_counter(), time.process_time()
-    value = work()
-    return time.perf_counter() - wall, time.process_time() - cpu, value
-
-
-def _child(send: Any, work: Callable[..., Any], arguments: tuple[Any, ...], repeats: int) -> None:
-    runs = [_timed(lambda: work(*arguments)) for _ in range(repeats)]
+    value = work(*arguments)
+    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    send.send(Cost(min(r[0] for r in runs), min(r[1] for r in runs), peak, runs[-1][2]))
+    send.send(Cost(wall, cpu, peak, value))

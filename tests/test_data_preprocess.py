@@ -78,6 +78,40 @@ def test_standard_form_sorts_rows_by_time(tmp_path: Path, text: str, steps: int)
     np.testing.assert_array_equal(padded.padding_mask, slow_mask)
 
 
+@pytest.mark.parametrize("ids", ["ascending", "in any order", "scattered", "quoted"])
+@pytest.mark.parametrize("packed", [False, True])
+def test_files_cut_into_many_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ids: str, packed: bool
+) -> None:
+    """Pieces of 200 bytes: patients span several, and the output has to grow again and again."""
+    rng = np.random.default_rng(5)
+    patients = rng.permutation(np.arange(300)) if ids != "ascending" else np.arange(300)
+    rows = [(p, t) for p in patients for t in np.sort(rng.integers(0, 90, rng.integers(1, 12)))]
+    if ids == "scattered":
+        rows = [rows[i] for i in rng.permutation(len(rows))]
+    lines = ["admissionid,time,x,y"]
+    for p, t in rows:
+        number = f'"{p}"' if ids == "quoted" and p == 7 else str(p)
+        lines.append(f"{number},{t},{rng.normal():.3f},{'' if rng.random() < 0.5 else -1}")
+    text = "\r\n".join(lines)
+    path = tmp_path / ("data.csv.gz" if packed else "data.csv")
+    path.write_bytes(gzip.compress(text.encode()) if packed else text.encode())
+    monkeypatch.setattr(dp, "_CHUNK", 200)
+    for by_time in (False, True):
+        padded = dp.load_padded(path, 6, "standard" if by_time else "neurips2020")
+        slow_data, slow_mask = slow_2020.load(path, 6, by_time)
+        np.testing.assert_array_equal(padded.data, slow_data)
+        np.testing.assert_array_equal(padded.padding_mask, slow_mask)
+        assert padded.ids.tolist() == list(range(300))
+        assert padded.truncated == sum(np.bincount([p for p, _ in rows]) > 6)
+
+
+def test_grouped_files_take_the_short_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "data.csv", HEAD + "".join(f"{9 - i},0,{i}\n" for i in range(9)))
+    monkeypatch.setattr(dp, "_place_any", None)
+    assert dp.load_padded(path, 1).data[:, 0, 1].tolist() == list(range(8, -1, -1))
+
+
 def test_real_file_equals_the_slow_implementation(physionet: Path) -> None:
     data, mask = dp.load_and_reshape(physionet)
     slow_data, slow_mask = slow_2020.load(physionet)
