@@ -39,7 +39,9 @@ class ConsoleWatcher:
             self._progress.update(self._task, description=escape(f"{self._current}: {text}"[:100]))
         elif time.monotonic() - self._printed > _LOG_SECONDS:
             self._printed = time.monotonic()
-            self._console.print(f"  {escape(self._current)}: {escape(text)}", highlight=False)
+            self._console.print(
+                f"  {escape(self._current)}: {escape(text)}", highlight=False, soft_wrap=True
+            )
 
     def ended(self, what: str, outcome: Outcome) -> None:
         """Print how a run ended, and why if it failed."""
@@ -49,12 +51,16 @@ class ConsoleWatcher:
             state = f"[red]{outcome.cause}[/]: {escape(outcome.reason)}"
             if not outcome.reason:
                 state = f"[red]{outcome.cause}[/]: {VERDICTS[outcome.cause].sentence}"
-        self._console.print(f"{escape(what)} · {outcome.seconds:.1f} s · {state}", highlight=False)
+        self._console.print(
+            f"{escape(what)} · {outcome.seconds:.1f} s · {state}", highlight=False, soft_wrap=True
+        )
         self._progress.advance(self._task)
 
     def passed_over(self, what: str) -> None:
         """Print that a run is not needed, since its hider failed."""
-        self._console.print(f"{escape(what)} · not run: the hider failed", highlight=False)
+        self._console.print(
+            f"{escape(what)} · not run: the hider failed", highlight=False, soft_wrap=True
+        )
         self._progress.advance(self._task)
 
 
