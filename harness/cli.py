@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 if TYPE_CHECKING:
     from harness.cohort import Cohort
@@ -88,7 +89,7 @@ def demo(
 
     _make_folder(out)
     file = out / "cohort.csv.gz"
-    _console.print(f"Simulating {patients} ICU patients into {file}", highlight=False)
+    _say(f"Simulating {patients} ICU patients into {file}")
     write_csv(simulate_table(patients, seed=1), file)
     cohort = Cohort.from_csv(file)
     with tempfile.TemporaryDirectory(prefix="hideseek-") as workspace:
@@ -153,7 +154,7 @@ def play(
             profile=profile and profile.value,
             parameters=_parameters(param or [], {e.name for e in hiders + seekers}),
         )
-        with _console.status(f"Reading {data}"):
+        with _console.status(escape(f"Reading {data}")):
             cohort = Cohort.from_csv(data, max_seq_len, plan.rules)
         _make_folder(out)
         _play(cohort, plan, out, data.name, as_json)
@@ -170,10 +171,7 @@ def data_demo(
 
     table = simulate_table(patients, seed=seed)
     write_csv(table, out)
-    _console.print(
-        f"{out}: {patients:,} patients, {len(table):,} rows, {table.shape[1] - 2} features",
-        highlight=False,
-    )
+    _say(f"{out}: {patients:,} patients, {len(table):,} rows, {table.shape[1] - 2} features")
 
 
 def _load(given: list[str], kind: Kind, workspace: str) -> tuple[Submission, ...]:
@@ -184,7 +182,12 @@ def _load(given: list[str], kind: Kind, workspace: str) -> tuple[Submission, ...
     for text in given:
         entry = load_submission(baselines.find(text, kind), Path(workspace), kind)
         for note in entry.notes:
-            _console.print(f"{entry.name}: {note}", highlight=False)
+            _say(f"{entry.name}: {note}")
+        if entry.image:
+            _say(
+                f"{entry.name}: it names the image {entry.image}; the local sandbox runs it in "
+                "this project's own Python instead"
+            )
         if any(entry.name == other.name for other in loaded):
             raise BadOption(
                 f"--{kind}: two {kind}s are called {entry.name!r}; "
@@ -229,8 +232,8 @@ def _play(cohort: Cohort, plan: Plan, out: Path, data_name: str, as_json: bool) 
     from harness.sandbox import LocalSandbox
     from harness.watch import watching
 
-    _console.print(_describe(cohort, plan), highlight=False)
-    _console.print(f"[yellow]{_LOCAL_WARNING}[/]", highlight=False)
+    _say(_describe(cohort, plan))
+    _say(_LOCAL_WARNING, style="yellow")
     with watching(_console, plan.runs) as watcher:
         played = play_all(cohort, plan, LocalSandbox(), out, watcher, data_name)
     report = _report(played, out)
@@ -238,8 +241,8 @@ def _play(cohort: Cohort, plan: Plan, out: Path, data_name: str, as_json: bool) 
         print(played.result.model_dump_json(indent=2))
     else:
         print_result(played.result, Console())
-    _console.print(f"Report: {report.resolve()}", highlight=False, soft_wrap=True)
-    _console.print(f"Result: {(out / 'result.json').resolve()}", highlight=False, soft_wrap=True)
+    _say(f"Report: {report.resolve()}")
+    _say(f"Result: {(out / 'result.json').resolve()}")
 
 
 def _report(played: Played, out: Path) -> Path:
@@ -266,14 +269,13 @@ def _describe(cohort: Cohort, plan: Plan) -> str:
 
 
 def _fail(message: str) -> NoReturn:
-    _console.print(f"[red]Error:[/] {_plain(message)}", highlight=False, soft_wrap=True)
+    _say(f"Error: {message}", style="red")
     sys.exit(2)
 
 
-def _plain(message: str) -> str:
-    from rich.markup import escape
-
-    return escape(message)
+def _say(words: str, style: str | None = None) -> None:
+    """Print words that may hold a stranger's names, as they are."""
+    _console.print(words, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 def main() -> None:
@@ -289,7 +291,7 @@ def main() -> None:
         _fail(str(error))
     except SystemExit as ending:
         if ending.code == _INTERRUPTED:
-            _console.print("Stopped. What was running is ended; no result was written.")
+            _say("Stopped. What was running is ended; no result was written.")
         raise
     except OSError as error:
         named = f"{error.filename}: " if error.filename else ""
