@@ -45,6 +45,8 @@ PADDING = -1.0
 
 _ID, _TIME = "admissionid", "time"
 _INDEX_NAMES = ("", "Unnamed: 0")
+# How a zip starts, one without files last.
+_ZIP = (b"PK\x03\x04", b"PK\x05\x06")
 # What pandas and Arrow both read as "not measured".
 _MISSING = frozenset(
     ("", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND")
@@ -210,7 +212,7 @@ def _opened(path: Path) -> Iterator[IO[bytes] | gzip.GzipFile]:
         if start[:2] == b"\x1f\x8b":
             with gzip.open(raw) as stream:
                 yield stream
-        elif start == b"PK\x03\x04":
+        elif start in _ZIP:
             with zipfile.ZipFile(raw) as archive:
                 names = [
                     info.filename
@@ -219,7 +221,12 @@ def _opened(path: Path) -> Iterator[IO[bytes] | gzip.GzipFile]:
                 ]
                 if len(names) != 1:
                     raise DataError(
-                        f"{path}: the zip must hold exactly one CSV, it holds {len(names)}."
+                        f"{path}: the zip must hold exactly one CSV, it holds {len(names)} files"
+                        + (
+                            "; this looks like an Excel workbook, save it as CSV."
+                            if "xl/workbook.xml" in names
+                            else "."
+                        )
                     )
                 with archive.open(names[0]) as stream:
                     yield stream
@@ -235,7 +242,9 @@ def _reading(path: Path) -> Iterator[None]:
     except (gzip.BadGzipFile, EOFError, zipfile.BadZipFile) as error:
         raise DataError(f"{path}: the compressed file is damaged ({error}).") from error
     except UnicodeDecodeError as error:
-        raise DataError(f"{path}: this is not a text file in UTF-8 ({error.reason}).") from error
+        raise DataError(
+            f"{path}: this is not a text file in UTF-8 ({error.reason}); save it as UTF-8."
+        ) from error
     except csv.Error as error:
         raise DataError(f"{path}: this is not a CSV file ({error}).") from error
     except OSError as error:
@@ -500,7 +509,7 @@ def _arrow_source(path: Path) -> Iterator[Any]:
 
     with path.open("rb") as raw:
         start = raw.read(4)
-    if start == b"PK\x03\x04":
+    if start in _ZIP:
         with _opened(path) as stream:
             yield stream
     else:

@@ -68,6 +68,23 @@ class BadOption(ValueError):
     """An option on the command line cannot be used; the message is one sentence."""
 
 
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(version("hideseek"))
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it and stop.")
+    ] = False,
+) -> None:
+    """Hide & Seek: synthetic clinical time series against membership inference."""
+
+
 Seed = Annotated[str | None, typer.Option(help="Secret of the split; drawn anew if not given.")]
 Json = Annotated[bool, typer.Option("--json", help="Print result.json to stdout.")]
 
@@ -152,10 +169,12 @@ def play(
             splits=splits,
             limits=limits,
             profile=profile and profile.value,
-            parameters=_parameters(param or [], {e.name for e in hiders + seekers}),
+            parameters=_parameters(param or [], hiders + seekers),
         )
         with _console.status(escape(f"Reading {data}")):
             cohort = Cohort.from_csv(data, max_seq_len, plan.rules)
+        if len(cohort) < 2:
+            raise BadOption(f"{data}: a split needs at least 2 patients, the data have 1.")
         _make_folder(out)
         _play(cohort, plan, out, data.name, as_json)
 
@@ -197,7 +216,7 @@ def _load(given: list[str], kind: Kind, workspace: str) -> tuple[Submission, ...
     return tuple(loaded)
 
 
-def _parameters(given: list[str], names: set[str]) -> dict[str, dict[str, Any]]:
+def _parameters(given: list[str], entries: tuple[Submission, ...]) -> dict[str, dict[str, Any]]:
     """Read ``NAME.key=value`` options; a value is JSON where it is that, else text."""
     parameters: dict[str, dict[str, Any]] = {}
     for text in given:
@@ -205,12 +224,20 @@ def _parameters(given: list[str], names: set[str]) -> dict[str, dict[str, Any]]:
         name, dot, key = left.rpartition(".")
         if not (equals and dot and name and key):
             raise BadOption(f"--param: write it as NAME.key=value, got {text!r}.")
-        if name not in names:
-            raise BadOption(
-                f"--param: no submission is called {name!r} (there are {', '.join(sorted(names))})."
-            )
+        named = [entry for entry in entries if entry.name == name]
+        if not named:
+            known = ", ".join(sorted({entry.name for entry in entries}))
+            raise BadOption(f"--param: no submission is called {name!r} (there are {known}).")
         if key == "rules":
             raise BadOption("--param: the rules are those of the match; use --rules.")
+        declared = {known for entry in named for known in entry.parameters}
+        if declared and key not in declared:
+            raise BadOption(
+                f"--param: {name} has no parameter {key!r}; its submission.yml names "
+                f"{', '.join(sorted(declared))}."
+            )
+        if not declared:
+            _say(f"{name}: its submission.yml names no parameters, so {key!r} may go unread")
         try:
             parsed = json.loads(value)
         except ValueError:
@@ -222,8 +249,12 @@ def _parameters(given: list[str], names: set[str]) -> dict[str, dict[str, Any]]:
 def _make_folder(out: Path) -> None:
     try:
         out.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=out):
+            pass
     except OSError as error:
-        raise BadOption(f"--out: {out} cannot be made a folder ({error.strerror}).") from error
+        raise BadOption(f"--out: {out} cannot be written to ({error.strerror}).") from error
+    if (out / "result.json").exists():
+        _say(f"{out} holds the results of an earlier play: they are replaced when this one is done")
 
 
 def _play(cohort: Cohort, plan: Plan, out: Path, data_name: str, as_json: bool) -> None:
@@ -258,7 +289,8 @@ def _describe(cohort: Cohort, plan: Plan) -> str:
     n = len(cohort) // 2
     words = [
         f"{len(cohort):,} patients: {n:,} members, {n:,} non-members",
-        f"{len(plan.hiders)} x {len(plan.seekers)} matches on {plan.splits} split(s)",
+        f"{len(plan.hiders)} x {len(plan.seekers)} matches"
+        + (f" on {plan.splits} splits" if plan.splits > 1 else ""),
         f"rules {plan.rules}",
     ]
     if len(cohort) % 2:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
+import shutil
+import tempfile
+import zipfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -33,6 +35,8 @@ from harness.sandbox import Limits, Outcome, Sandbox
 from harness.scoring.membership import MembershipScores, failed_scores, holm, score_membership
 from harness.seeds import derive_seed
 from harness.submission import Kind, Submission
+
+_FOLDERS = ("releases", "guesses", "splits")
 
 
 @dataclass(frozen=True)
@@ -72,10 +76,12 @@ class Plan:
 
     def entry(self, submission: Submission) -> Entry:
         """Return a submission with what reaches its ``input_dict["parameters"]``."""
+        # A parameter that submission.yml only names has no value unless one is given.
+        own = {k: v for k, v in submission.parameters.items() if v is not None}
         profile = {} if self.profile is None else {"profile": self.profile}
         given = self.parameters.get(submission.name, {})
         rules = {"rules": self.rules}
-        return Entry(submission, {**submission.parameters, **profile, **given, **rules})
+        return Entry(submission, {**own, **profile, **given, **rules})
 
 
 class Guess(NamedTuple):
@@ -143,8 +149,9 @@ def play(
     plan : Plan
     sandbox : Sandbox
     out : Path
-        Existing folder; gets ``releases/``, ``guesses/``, ``result.json`` and, when all is
-        played, ``splits/`` (the truth).
+        Existing folder; gets ``releases/``, ``guesses/``, ``splits/`` (the truth) and
+        ``result.json`` when all is played, in place of an earlier play's. Until then, and if the
+        play is interrupted, an earlier play's stay as they are.
     watcher : Watcher
     data_name : str
         What the data are called in the result.
@@ -158,6 +165,27 @@ def play(
     DataError
         Fewer than two patients.
     """
+    with tempfile.TemporaryDirectory(prefix=".playing-", dir=out) as staging:
+        played = _play_all(cohort, plan, sandbox, out, Path(staging), watcher, data_name)
+        for folder in _FOLDERS:
+            shutil.rmtree(out / folder, ignore_errors=True)
+            (Path(staging) / folder).rename(out / folder)
+        played.result.write(out / "result.json")
+    return played
+
+
+def _play_all(
+    cohort: Cohort,
+    plan: Plan,
+    sandbox: Sandbox,
+    out: Path,
+    staging: Path,
+    watcher: Watcher,
+    data_name: str,
+) -> Played:
+    """Play everything, writing below `staging`; `out` may hold earlier releases."""
+    for folder in _FOLDERS:
+        (staging / folder).mkdir()
     drawn = [Split.draw(len(cohort), plan.secret, number) for number in range(plan.splits)]
     matches: list[MatchResult] = []
     guesses: list[Guess] = []
@@ -167,25 +195,32 @@ def play(
         setting = Setting(split.number, plan.secret, plan.limits)
         members, enlarged = cohort.take(split.members), split.enlarge(cohort)
         for hider in plan.hiders:
-            store = _ReleaseStore(out, hider.name, split.number, plan.secret, cohort.digest)
+            label = _label(plan.secret, cohort.digest, split.number)
+            name = f"{safe_name(hider.name)}--{split.number}"
             what = _title(plan, split.number, hider.name)
             watcher.started(what)
             run = play_hider(
-                sandbox, plan.entry(hider), members, setting, watcher.line, store.load()
+                sandbox,
+                plan.entry(hider),
+                members,
+                setting,
+                watcher.line,
+                _earlier(out, name, label),
             )
             watcher.ended(what, run.outcome)
             if run.release is not None:
-                store.save(run.release)
+                _keep(run.release, staging, name, label)
                 if split.number == 0:
                     # A release can be 400 MB: only those that the report shows stay in memory.
                     first_releases[hider.name] = run.release
             digest = None if run.release is None else run.release.digest
             made[hider.name].append(_Made(_without_answer(run.outcome), digest))
-            matches += _matches(plan, sandbox, hider, run, enlarged, setting, watcher, guesses, out)
+            matches += _matches(
+                plan, sandbox, hider, run, enlarged, setting, watcher, guesses, staging
+            )
     for split in drawn:
-        split.save(_file(out, "splits", f"{split.number}.npz"))
+        split.save(staging / "splits" / f"{split.number}.npz")
     result = _result(cohort, plan, sandbox, drawn, matches, made, data_name)
-    result.write(out / "result.json")
     return Played(result, guesses, first_releases, cohort.take(drawn[0].members))
 
 
@@ -198,7 +233,7 @@ def _matches(
     setting: Setting,
     watcher: Watcher,
     guesses: list[Guess],
-    out: Path,
+    staging: Path,
 ) -> list[MatchResult]:
     """Play one hider's release against every seeker; failures are scored, never dropped."""
     found: list[tuple[Submission, Outcome, MembershipScores | None]] = []
@@ -208,8 +243,7 @@ def _matches(
             watcher.passed_over(what)
             cause = hider_run.outcome.cause or Cause.HARNESS_BUG
             scores = failed_scores(Kind.HIDER, cause, enlarged.n)
-            reason = f"The hider failed: {hider_run.outcome.reason}"
-            found.append((seeker, Outcome(cause, None, reason=reason), scores))
+            found.append((seeker, Outcome(cause, None, reason=hider_run.outcome.reason), scores))
             continue
         watcher.started(what)
         guess, outcome = play_seeker(
@@ -230,11 +264,11 @@ def _matches(
         found.append((seeker, outcome, scores))
         guesses.append(Guess(hider.name, seeker.name, setting.split, guess, enlarged.truth))
         pair = f"{safe_name(hider.name)}--{safe_name(seeker.name)}"
-        np.save(_file(out, "guesses", f"{pair}--{setting.split}.npy"), guess, allow_pickle=False)
-    done = [i for i, (_, outcome, _) in enumerate(found) if outcome.cause is None]
-    corrected = dict(
-        zip(done, holm([s.p_value for i in done if (s := found[i][2]) is not None]), strict=True)
-    )
+        file = staging / "guesses" / f"{pair}--{setting.split}.npy"
+        np.save(file, guess, allow_pickle=False)
+    # A seeker that failed has faced the hider too, with a p-value of 1; a pending one has not yet.
+    scored = [(i, s.p_value) for i, (_, _, s) in enumerate(found) if s is not None]
+    corrected = dict(zip((i for i, _ in scored), holm([p for _, p in scored]), strict=True))
     return [
         MatchResult(
             hider=hider.name,
@@ -244,7 +278,7 @@ def _matches(
             cause=outcome.cause,
             membership=None
             if scores is None
-            else Membership(**asdict(scores), p_value_holm=corrected.get(i, scores.p_value)),
+            else Membership(**asdict(scores), p_value_holm=corrected[i]),
             seconds=outcome.seconds,
             peak_memory_bytes=outcome.peak_memory_bytes,
             evidence=_evidence(outcome),
@@ -253,27 +287,24 @@ def _matches(
     ]
 
 
-class _ReleaseStore:
-    """A hider's release on disk; brought back only for the same data and the same split."""
+def _label(secret: str, data: str, split: int) -> str:
+    """Return what tells a release's data and split without telling the secret."""
+    return f"{derive_seed('release of', secret, data, split):x}"
 
-    def __init__(self, out: Path, hider: str, split: int, secret: str, data: str) -> None:
-        self._archive = _file(out, "releases", f"{safe_name(hider)}--{split}.npz")
-        self._label = self._archive.with_suffix(".json")
-        self._belongs_to = {"split": f"{derive_seed('release of', secret, data, split):x}"}
 
-    def load(self) -> Release | None:
-        try:
-            if json.loads(self._label.read_text()) == self._belongs_to:
-                return Release.load(self._archive)
-        except (OSError, ValueError, KeyError):
-            return None
+def _keep(release: Release, folder: Path, name: str, label: str) -> None:
+    release.save(folder / "releases" / f"{name}.npz")
+    (folder / "releases" / f"{name}.split").write_text(label)
+
+
+def _earlier(folder: Path, name: str, label: str) -> Release | None:
+    """Return an earlier play's release, only of the same data and the same split."""
+    try:
+        if (folder / "releases" / f"{name}.split").read_text() == label:
+            return Release.load(folder / "releases" / f"{name}.npz")
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile):
         return None
-
-    def save(self, release: Release) -> None:
-        # Unlabelled while half written, so that an interrupted run leaves nothing to be trusted.
-        self._label.unlink(missing_ok=True)
-        release.save(self._archive)
-        self._label.write_text(json.dumps(self._belongs_to))
+    return None
 
 
 def safe_name(name: str) -> str:
@@ -292,13 +323,8 @@ def safe_name(name: str) -> str:
     return f"{plain.lstrip('.')}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
-def _file(out: Path, folder: str, name: str) -> Path:
-    (out / folder).mkdir(exist_ok=True)
-    return out / folder / name
-
-
 def _title(plan: Plan, split: int, hider: str, seeker: str | None = None) -> str:
-    which = f"split {split + 1} of {plan.splits} · " if plan.splits > 1 else ""
+    which = f"split {split} ({split + 1} of {plan.splits}) · " if plan.splits > 1 else ""
     return f"{which}{hider}" if seeker is None else f"{which}{hider} x {seeker}"
 
 

@@ -169,7 +169,7 @@ def load_submission(path: Path, workspace: Path, expected: Kind | None = None) -
     try:
         resources = Resources.parse(manifest.resources)
     except ValueError as error:
-        raise Refused(f"{path}: submission.yml, resources: {_first_problem(error)}.") from error
+        raise Refused(f"{path}: submission.yml, {_first_problem(error, 'resources.')}.") from error
     return Submission(
         name=manifest.name or default_name,
         team=manifest.team,
@@ -285,8 +285,10 @@ def _manifest(root: Path, path: Path) -> Manifest:
     try:
         said = yaml.safe_load(file.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        problem = " ".join(str(error).split())
-        raise Refused(f"{path}: submission.yml is not YAML ({problem}).") from error
+        mark = getattr(error, "problem_mark", None)
+        where = "" if mark is None else f", line {mark.line + 1}"
+        problem = getattr(error, "problem", None) or "not UTF-8 text"
+        raise Refused(f"{path}: submission.yml is not YAML{where}: {problem}.") from error
     if said is None:
         return Manifest()
     if not isinstance(said, dict):
@@ -305,13 +307,14 @@ def _manifest(root: Path, path: Path) -> Manifest:
     return manifest
 
 
-def _first_problem(error: ValueError) -> str:
+def _first_problem(error: ValueError, inside: str = "") -> str:
     if not isinstance(error, ValidationError):
         return str(error)
     first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"])
+    where = inside + ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
-        return f"the field {where!r} is unknown"
+        known = ", ".join(Resources.model_fields if "resources" in where else Manifest.model_fields)
+        return f"the field {where!r} is unknown (there are {known})"
     return f"the field {where!r}: {first['msg'][0].lower()}{first['msg'][1:]}"
 
 

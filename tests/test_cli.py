@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 
@@ -134,8 +135,9 @@ BAD = {
     "time": (["--time-limit", "0"], "--time-limit: it must be more than 0 seconds"),
     "param form": (["--param", "sigma=1"], "write it as NAME.key=value"),
     "param name": (["--param", "other.sigma=1"], "no submission is called 'other'"),
+    "param key": (["--param", "add_noise.sigm=1"], "its submission.yml names sigma, unit"),
     "param rules": (["--param", "add_noise.rules=x"], "use --rules"),
-    "out is a file": (["--out", "icu data.csv"], "--out: icu data.csv cannot be made a folder"),
+    "out is a file": (["--out", "icu data.csv"], "--out: icu data.csv cannot be written to"),
     "unknown rules": (["--rules", "mine"], "'mine'"),
     "unknown option": (["--hiders", "x"], "--hiders"),
 }
@@ -173,7 +175,25 @@ def test_one_patient_cannot_be_played(shell: Shell, data: Path, tmp_path: Path) 
     data.write_text("admissionid,time,hr\n1,0,60\n")
     run = shell.play(data, tmp_path / "out")
     assert run.returncode == 2
-    assert "at least 2 patients" in run.stderr
+    assert "icu data.csv: a split needs at least 2 patients" in run.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_later_play_replaces_an_earlier_one_whole(shell: Shell, data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    shell.play(data, out, "--splits", "2")
+    (out / "mine.txt").write_text("kept")
+    run = shell.play(data, out)
+    assert "an earlier play" in run.stderr
+    assert sorted(p.name for p in out.iterdir()) == [
+        "guesses", "mine.txt", "releases", "report.html", "result.json", "splits",
+    ]  # fmt: skip
+    assert [p.name for p in (out / "splits").iterdir()] == ["0.npz"]
+    assert len(list((out / "guesses").iterdir())) == 1
+
+
+def test_version(shell: Shell) -> None:
+    assert shell.hideseek("--version").stdout.strip() == version("hideseek")
 
 
 @pytest.fixture
@@ -219,7 +239,7 @@ def test_interrupt_ends_the_run_and_writes_no_result(
     assert "Stopped" in stderr
     assert "Traceback" not in stderr
     assert not psutil.pid_exists(hider)
-    assert not (tmp_path / "out" / "result.json").exists()
+    assert not list((tmp_path / "out").iterdir())
     assert not list((tmp_path / "tmp").iterdir())
 
 

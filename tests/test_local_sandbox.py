@@ -157,14 +157,14 @@ def test_progress_lines_arrive_also_from_carriage_returns(bench: Bench) -> None:
 
 
 BAD_RELEASES = {
-    "nothing": ("None", "The data that were returned are None"),
+    "nothing": ("None", "It returned None where the data should be"),
     "text": ("'hello'", "returned the text 'hello'"),
     "wrong shape": ("x[1:]", "shape (3, 3, 2), it must be (4, 3, 2)"),
     "flat": ("x.ravel()", "it must be (4, 3, 2)"),
     "too large": ("np.zeros((9, 9, 9))", "larger than"),
     "complex": ("x * 1j", "complex128"),
     "objects": ("np.full(x.shape, None)", "object"),
-    "ragged": ("[[1], [2, 3]]", "no array"),
+    "ragged": ("[[1], [2, 3]]", "cannot be made an array"),
     "text cells": ("np.full(x.shape, 'a')", "type <U1"),
     "infinite": ("x + np.inf", "infinite values"),
     "mask shape": ("(x, np.zeros(3, bool))", "padding mask has shape (3,)"),

@@ -114,7 +114,7 @@ REFUSED: dict[str, tuple[dict[str, str], str]] = {
     ),
     "resource": (
         {"hider__py": HIDER, "submission__yml": "resources: {gpus: 4}\n"},
-        "'gpus' is unknown",
+        "'resources.gpus' is unknown",
     ),
     "date": (
         {"hider__py": HIDER, "submission__yml": "parameters: {day: 2020-01-01}\n"},

@@ -57,4 +57,10 @@ def _series(data: NDArray[np.float64], mask: NDArray[np.bool_], column: int) -> 
     usable = ~mask[:, :, column] & ~np.isnan(data[:, :, column]) & ~np.isnan(data[:, :, 0])
     counts = usable.sum(axis=1)
     enough = np.flatnonzero(counts >= min(_FEWEST_POINTS, counts.max(initial=0)))[:_PATIENTS]
-    return [Series(data[i, usable[i], 0], data[i, usable[i], column]) for i in enough]
+    shown = []
+    for i in enough:
+        time, values = data[i, usable[i], 0], data[i, usable[i], column]
+        # Noise on time leaves rows out of order, and a line through them would be a scribble.
+        order = np.argsort(time, kind="stable")
+        shown.append(Series(time[order], values[order]))
+    return shown

@@ -55,7 +55,7 @@ def _numbers(match: MatchResult) -> list[str]:
         f"{found.accuracy:.3f}",
         "-" if interval is None else interval_text(interval),
         f"{found.auc:.3f}",
-        f"{found.p_value_holm:.2g}",
+        "<1e-300" if found.p_value_holm < 1e-300 else f"{found.p_value_holm:.2g}",
     ]
 
 

@@ -102,7 +102,8 @@ def draw_roc(rocs: Sequence[tuple[Roc, LineStyle]], n: int, prefix: str, label: 
     with _canvas(4.2, 3.9) as figure:
         axes = figure.subplots()
         axes.set(xscale="log", yscale="log", xlim=(floor * 0.8, 1.15), ylim=(floor * 0.8, 1.15))
-        axes.set(xlabel="FPR", ylabel="TPR", aspect="equal")
+        axes.set(xlabel="FPR: non-members wrongly named", ylabel="TPR: members named")
+        axes.set_aspect("equal")
         axes.plot([floor, 1], [floor, 1], color=_CHANCE, linewidth=1, dashes=(1.5, 1.5))
         width = 1.6 if len({roc.split for roc, _ in rocs}) == 1 else 0.9
         for roc, style in rocs:

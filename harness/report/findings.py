@@ -5,6 +5,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import comb
 from statistics import fmean
 from typing import Literal
 
@@ -178,6 +179,14 @@ def _judge(result: Result, hider: str, pairs: Sequence[Pair]) -> Finding:
     worst = max(played, key=lambda pair: (pair.p_value < ALPHA, _accuracy(pair)))
     if worst.p_value < ALPHA:
         return Finding(hider, "leaks", _leak(result, worst), notes)
+    if comb(2 * result.n, result.n) * ALPHA <= len(played) * max(result.splits, 1):
+        return Finding(
+            hider,
+            "not tested",
+            f"too few patients to tell (N = {result.n}): even a seeker that names every member is "
+            "not significantly better than chance.",
+            notes,
+        )
     if len(pairs) == 1:
         who = "the only seeker did not do"
     elif len(played) == len(pairs):

@@ -168,6 +168,10 @@ def _render(result: Result, material: Material) -> str:
     return environment.get_template("template.html.j2").render(
         result=result,
         several=result.splits > 1,
+        fast=any(
+            entry.parameters.get("profile") == "fast"
+            for entry in [*result.digests.hiders, *result.digests.seekers]
+        ),
         findings=find(result),
         alpha=ALPHA,
         hiders=hider_names(result),

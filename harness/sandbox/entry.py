@@ -106,13 +106,15 @@ def is_count(value: Any) -> bool:
 def as_array(value: Any, what: str) -> Any:
     """Return a value as a numeric array."""
     if value is None:
-        raise BadReturn(f"{what.capitalize()} that were returned are None.")
+        raise BadReturn(
+            f"It returned None where {what} should be; does the function end in return?"
+        )
     try:
         array = np.asarray(value)
     except Exception as error:
-        raise BadReturn(f"{what.capitalize()} are no array: {error}.") from error
+        raise BadReturn(f"{what.capitalize()} cannot be made an array: {error}") from error
     if array.dtype.kind not in "biuf":
-        raise BadReturn(f"{what.capitalize()} have the type {array.dtype}.")
+        raise BadReturn(f"{what.capitalize()} have the type {array.dtype}, they must be numbers.")
     return array
 
 

@@ -33,6 +33,7 @@ from harness.submission import Kind, copy_files
 
 _JSON_BYTES = 64 * 1024
 _HEADER_BYTES = 4096
+_REASON = 200
 
 
 class BadOutput(ValueError):
@@ -125,7 +126,9 @@ def _confession(output: Path) -> Exception:
     allowed = (Cause.CRASH, Cause.OUT_OF_MEMORY, Cause.BAD_OUTPUT)
     if cause not in allowed:
         return BadOutput("It wrote a false error.json.")
-    return Confession(Cause(cause), " ".join(reason.split()))
+    line = " ".join(reason.split())
+    # The whole of it stands in the log; this is one sentence among others.
+    return Confession(Cause(cause), line if len(line) <= _REASON else line[:_REASON] + "…")
 
 
 def _open(output: Path, name: str) -> IO[bytes]:
