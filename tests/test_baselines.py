@@ -1,4 +1,4 @@
-"""Add-noise and nearest-neighbour: the seed document's formulae, 2020's form, exact naming."""
+"""Add-noise and nearest-neighbour: their formulae, 2020's form, exact naming."""
 
 from __future__ import annotations
 

@@ -300,7 +300,7 @@ def test_every_number_of_the_result_is_on_the_page(write: Callable[[Result], str
         "4,294,967,296",
         "1 h 0 min",
         "local sandbox is for one's own code only",
-        "real patients' values",
+        "values of single patients",
     ):
         assert said in words, said
 

@@ -179,7 +179,7 @@ def _judge(result: Result, hider: str, pairs: Sequence[Pair]) -> Finding:
     worst = max(played, key=lambda pair: (pair.p_value < ALPHA, _accuracy(pair)))
     if worst.p_value < ALPHA:
         return Finding(hider, "leaks", _leak(result, worst), notes)
-    if comb(2 * result.n, result.n) * ALPHA <= len(played) * max(result.splits, 1):
+    if comb(2 * result.n, result.n) * ALPHA <= len(pairs) * max(result.splits, 1):
         return Finding(
             hider,
             "not tested",

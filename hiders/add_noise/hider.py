@@ -20,7 +20,7 @@ def hider(input_dict: dict[str, Any]) -> tuple[Floats, NDArray[np.bool_]]:
     input_dict : dict
         ``data``: float64 (N, T, 1 + features), raw, NaN = missing; ``padding_mask``: bool, same
         shape; ``seed``: int; ``parameters``: ``sigma`` (default 0.1), ``unit`` (``scaled``: the
-        column's range, seed document 003, eq. 1; ``std``: its standard deviation, as in 2020;
+        column's range; ``std``: its standard deviation, as in 2020;
         by default ``std`` under ``neurips2020`` rules and ``scaled`` otherwise), ``rules``.
 
     Returns
@@ -35,6 +35,10 @@ def hider(input_dict: dict[str, Any]) -> tuple[Floats, NDArray[np.bool_]]:
     ------
     ValueError
         `sigma` is negative or no number, or `unit` is unknown.
+
+    Notes
+    -----
+    Source: data and baseline description of the 2020 challenge, section 2.1, equation 1.
     """
     data: Floats = np.asarray(input_dict["data"])
     mask: NDArray[np.bool_] = np.asarray(input_dict["padding_mask"], dtype=bool)

@@ -37,11 +37,12 @@ def seeker(input_dict: dict[str, Any]) -> Floats:
     Returns
     -------
     float64 array (2N,)
-        ``-min_s ||x - s||_2`` (seed document 003, eq. 2), higher = more likely a member. The N
-        highest are exactly those that a float64 brute force would name.
+        ``-min_s ||x - s||_2``, higher = more likely a member. The N highest are exactly those
+        that a float64 brute force would name.
 
     Notes
     -----
+    Source: data and baseline description of the 2020 challenge, section 3.1, equation 2.
     ``standard`` rules: time and features scaled by the enlarged data's range, padding 0.
     ``neurips2020``: each side preprocessed on its own, time not scaled, padding -1.
     """
