@@ -39,7 +39,7 @@ bench: install  ## print every benchmark: ours, the peer and the limit side by s
 docs: demo  ## renew the README's picture of the report (needs Chromium)
 	profile=$$(mktemp -d) && chromium --headless --no-sandbox --disable-gpu --no-first-run \
 		--disable-background-networking --disable-sync --user-data-dir=$$profile --hide-scrollbars \
-		--window-size=1280,1560 --screenshot=docs/report.png file://$(abspath $(OUT))/report.html
+		--window-size=1280,1560 --screenshot=docs/report.png file://$(abspath $(OUT))/report.html 2>/dev/null
 
 lock:  ## renew requirements/lock.txt (needs uv)
 	uv pip compile pyproject.toml --all-extras --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --upgrade -q -o requirements/lock.txt

@@ -19,7 +19,6 @@ import argparse
 import csv
 import gzip
 import io
-import math
 import os
 import sys
 import zipfile
@@ -45,6 +44,8 @@ PADDING = -1.0
 
 _ID, _TIME = "admissionid", "time"
 _INDEX_NAMES = ("", "Unnamed: 0")
+# Gross outliers are data; beyond this, ranges and squares overflow.
+_LARGEST = 1e100
 # How a zip starts, one without files last.
 _ZIP = (b"PK\x03\x04", b"PK\x05\x06")
 # What pandas and Arrow both read as "not measured".
@@ -179,7 +180,7 @@ def load_padded(
     ------
     DataError
         No such file, a directory, an empty file, no patient, a missing or repeated column,
-        ragged rows, text or an infinite value in a numeric cell (row and column named).
+        ragged rows, text or a value beyond 1e100 in a numeric cell (row and column named).
     """
     if max_seq_len < 1:
         raise DataError(f"max_seq_len must be at least 1, got {max_seq_len}.")
@@ -192,7 +193,9 @@ def load_padded(
     if len(placed.ids) == 0:
         raise DataError(f"{path}: the file has a header but no patient: it needs at least one row.")
     if not placed.finite:
-        raise _first_bad_cell(path, header) or DataError(f"{path}: it holds an infinite value.")
+        raise _first_bad_cell(path, header) or DataError(
+            f"{path}: it holds an infinite or too large value."
+        )
     mask = np.empty(placed.data.shape, dtype=bool)
     mask[:] = _is_padding(placed.counts, max_seq_len)[:, :, None]
     truncated = int((placed.counts > max_seq_len).sum())
@@ -304,7 +307,7 @@ class _Block(NamedTuple):
 
 
 class _Placed(NamedTuple):
-    """Rows in their places: data, sorted ids, rows per patient in the file, all values finite."""
+    """Rows in their places: data, sorted ids, rows per patient in the file, no value too large."""
 
     data: Floats
     ids: NDArray[Any]
@@ -334,7 +337,7 @@ def _blocks(file: _File, whole: bool) -> Iterator[_Block]:
 
     def turned(batch: pa.RecordBatch, size: int = 0) -> _Block:
         rows = batch.select(list(file.columns)).to_tensor(null_to_nan=True).to_numpy()
-        return _Block(batch.column(0), rows, not np.isinf(rows).any(), size)
+        return _Block(batch.column(0), rows, not (np.abs(rows) > _LARGEST).any(), size)
 
     def parse(text: bytes) -> list[_Block]:
         options = pa_csv.ReadOptions(
@@ -539,9 +542,9 @@ def _first_bad_cell(path: Path, header: list[str]) -> DataError | None:
                         f"{where}, column {name!r}: {row[i][:40]!r} is not a number; "
                         "leave the cell empty where nothing was measured."
                     )
-                if math.isinf(value):
+                if abs(value) > _LARGEST:
                     return DataError(
-                        f"{where}, column {name!r}: the value is infinite; "
+                        f"{where}, column {name!r}: {cell[:40]} is infinite or too large; "
                         "leave the cell empty where nothing was measured."
                     )
     return None

@@ -217,7 +217,8 @@ BAD = {
     "short row": (HEAD + "1,1,2\n1,2\n", "row 2 below the header has 2 cells"),
     "long row": (HEAD + "1,1,2\n1,2,3,4\n", "row 2 below the header has 4 cells"),
     "no id in a row": (HEAD + "1,1,2\n,2,3\n", "row 2 below the header has no 'admissionid'"),
-    "infinite": (HEAD + "1,1,inf\n", "row 1 below the header, column 'x': the value is infinite"),
+    "infinite": (HEAD + "1,1,inf\n", "row 1 below the header, column 'x': inf is infinite"),
+    "too large": (HEAD + "1,1,0\n2,1,-1e300\n", "row 2 below the header, column 'x': -1e300 is"),
 }
 
 
