@@ -17,10 +17,14 @@ _BLOCK = 1024
 
 
 class Nearest(NamedTuple):
-    """For each row: squared distance to, and number of, a nearest row of the other table."""
+    """For each row: squared distance to, and number of, a nearest row of the other table.
+
+    `reach` is (|x| + max |s|)^2 of the centred rows, which bounds what rounding can do.
+    """
 
     squared: Floats
     neighbour: NDArray[np.intp]
+    reach: Floats
 
 
 def seeker(input_dict: dict[str, Any]) -> Floats:
@@ -78,7 +82,12 @@ def membership_distances(rows: Floats, others: Floats, n_named: int) -> Floats:
     """
     nearest = nearest_float32(rows, others)
     squared = _direct(rows, others, nearest.neighbour)
-    slack = _error_bound(rows, others, float(np.finfo(np.float32).eps))
+    # Rounding errors of an inner product of length d stay below gamma |x||s|: gamma = d u always
+    # (Higham 2002, section 3.1), 12 sqrt(d) u but for a chance of some d exp(-72) (Higham and Mary
+    # 2019); 16 more roundings for casts, norms and sums.
+    d = rows.shape[1]
+    gamma = (min(d, 12 * np.sqrt(d)) + 16) * np.finfo(np.float32).eps / 2
+    slack = gamma * nearest.reach
     lowest = squared - 2 * slack
     place = min(n_named, len(rows)) - 1
     floor = np.partition(lowest, place)[place]
@@ -98,52 +107,44 @@ def nearest_float32(rows: Floats, others: Floats) -> Nearest:
     centre = others.mean(axis=0)
     doubled = np.empty(others.shape, dtype=np.float32)
     norms = np.empty(len(others), dtype=np.float32)
-    for low in range(0, len(others), _BLOCK):
-        part = others[low : low + _BLOCK] - centre
+    for low in _starts(others):
+        part = np.subtract(
+            others[low : low + _BLOCK],
+            centre,
+            out=doubled[low : low + _BLOCK],
+            casting="same_kind",
+        )
         norms[low : low + _BLOCK] = np.einsum("ij,ij->i", part, part)
-        np.multiply(part, -2.0, out=doubled[low : low + _BLOCK], casting="same_kind")
-    squared = np.empty(len(rows))
-    index = np.empty(len(rows), dtype=np.intp)
-    products = np.empty((min(_BLOCK, len(rows)), len(others)), dtype=np.float32)
+        part *= -2.0
+    squared, own = np.empty(len(rows)), np.empty(len(rows))
+    neighbour = np.empty(len(rows), dtype=np.intp)
+    centred = np.empty((min(_BLOCK, len(rows)), rows.shape[1]), dtype=np.float32)
+    products = np.empty((len(centred), len(others)), dtype=np.float32)
     started = reported = time.monotonic()
-    for low in range(0, len(rows), _BLOCK):
-        part = rows[low : low + _BLOCK] - centre
-        found = products[: len(part)]
-        np.matmul(part.astype(np.float32), doubled.T, out=found)
+    for low in _starts(rows):
+        block = slice(low, min(low + _BLOCK, len(rows)))
+        part = centred[: block.stop - low]
+        found = products[: block.stop - low]
+        np.subtract(rows[block], centre, out=part, casting="same_kind")
+        np.matmul(part, doubled.T, out=found)
         found += norms
         at = found.argmin(axis=1)
-        index[low : low + len(part)] = at
-        squared[low : low + len(part)] = found[np.arange(len(part)), at]
-        squared[low : low + len(part)] += np.einsum("ij,ij->i", part, part)
+        neighbour[block] = at
+        squared[block] = found[np.arange(len(part)), at]
+        own[block] = np.einsum("ij,ij->i", part, part)
         now = time.monotonic()
         if now - reported > 1:
-            done, reported = low + len(part), now
-            left = (now - started) / done * (len(rows) - done)
-            print(f"nearest neighbours {done:,}/{len(rows):,} · {left:.0f} s left", flush=True)
-    return Nearest(np.maximum(squared, 0.0), index)
-
-
-def _error_bound(rows: Floats, others: Floats, eps: float) -> Floats:
-    """Bound what rounding to unit `eps` / 2 can do to each row's expanded squared distances.
-
-    The standard bound on an inner product of length d, gamma_d |x||s| (Higham 2002, section
-    3.1), for the product and the two norms, with the casts counted as two more roundings each.
-    """
-    centre = others.mean(axis=0)
-    largest = max(_norms(others[i : i + _BLOCK] - centre).max() for i in _starts(others))
-    norms = np.concatenate([_norms(rows[i : i + _BLOCK] - centre) for i in _starts(rows)])
-    gamma = (rows.shape[1] + 8) * eps / 2
-    bound: Floats = gamma * (norms + largest) ** 2
-    return bound
+            reported = now
+            left = (now - started) / block.stop * (len(rows) - block.stop)
+            print(
+                f"nearest neighbours {block.stop:,}/{len(rows):,} · {left:.0f} s left", flush=True
+            )
+    reach = (np.sqrt(own) + np.sqrt(norms.max())) ** 2
+    return Nearest(np.maximum(squared + own, 0.0), neighbour, reach)
 
 
 def _starts(table: Floats) -> range:
     return range(0, len(table), _BLOCK)
-
-
-def _norms(table: Floats) -> Floats:
-    norms: Floats = np.sqrt(np.einsum("ij,ij->i", table, table))
-    return norms
 
 
 def _direct(rows: Floats, others: Floats, index: NDArray[np.intp]) -> Floats:
