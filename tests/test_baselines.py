@@ -152,3 +152,24 @@ def test_float32_alone_would_name_others() -> None:
         single = NEAREST.nearest_float32(rows, others).squared
         wrong += set(np.argsort(single)[:30]) != set(np.argsort(brute)[:30])
     assert wrong > 10
+
+
+@pytest.mark.parametrize("rules", ["standard", "neurips2020"])
+def test_attack_huge_values_blind_no_seeker(rules: str) -> None:
+    """A hider must not win by making seekers overflow: one absurd patient, the others copies."""
+    enlarged = random_cohort(40, seed=6)
+    release, mask = enlarged.data[:20].copy(), enlarged.padding_mask[:20]
+    release[0, -1, 1:] = [1e99, -1e99, 1e30]
+    scores = NEAREST.seeker(
+        {
+            "enlarged_data": enlarged.data.copy(),
+            "enlarged_data_padding_mask": enlarged.padding_mask,
+            "generated_data": release,
+            "generated_data_padding_mask": mask,
+            "seed": 0,
+            "parameters": {"rules": rules},
+        }
+    )
+    assert np.isfinite(scores).all()
+    if rules == "standard":
+        assert (scores[1:20] == 0).all()

@@ -209,3 +209,14 @@ def test_without_tensorflow_it_says_what_to_install() -> None:
         check=False,
     )
     assert 'pip install "hideseek[baselines]"' in result.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("rules", ["standard", "neurips2020"])
+def test_attack_huge_values_blind_no_seeker(seeker: ModuleType, rules: str) -> None:
+    """A hider must not win by making seekers overflow."""
+    inputs, _ = match()
+    release = inputs["generated_data"].copy()
+    release[3, -1] = [50.0, 1e99, -1e99, 1e30, 1e60]
+    assert np.isfinite(
+        seeker.seeker(changed(inputs | {"generated_data": release}, rules=rules))
+    ).all()

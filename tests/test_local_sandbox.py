@@ -167,6 +167,7 @@ BAD_RELEASES = {
     "ragged": ("[[1], [2, 3]]", "cannot be made an array"),
     "text cells": ("np.full(x.shape, 'a')", "type <U1"),
     "infinite": ("x + np.inf", "infinite values"),
+    "astronomic": ("x * 0 + 1e200", "values beyond 1e+100"),
     "mask shape": ("(x, np.zeros(3, bool))", "padding mask has shape (3,)"),
     "six features": ("(x, 6)", "0 to 5"),
     "half a feature": ("(x, None, .5)", "whole number"),

@@ -34,6 +34,8 @@ from harness.submission import Kind, copy_files
 _JSON_BYTES = 64 * 1024
 _HEADER_BYTES = 4096
 _REASON = 200
+# As for input data: beyond it ranges and squares overflow in whatever reads the release.
+_LARGEST = 1e100
 
 
 class BadOutput(ValueError):
@@ -101,8 +103,8 @@ def read_answer(job: Job, output: Path) -> Answer:
         mask = raw.astype(bool)
         # What a release holds where it has no data could carry a message.
         values[mask] = data_preprocess.PADDING
-    if np.isinf(values).any():
-        raise BadOutput("The release holds infinite values.")
+    if (np.abs(values) > _LARGEST).any():
+        raise BadOutput(f"The release holds infinite values or values beyond {_LARGEST:g}.")
     # -0.0 and NaN payloads could carry a message too.
     values += 0.0
     values[np.isnan(values)] = np.nan

@@ -14,6 +14,8 @@ Floats = NDArray[np.float64]
 
 # Rows per block: the block's products with a release of 7,695 stay near 30 MB.
 _BLOCK = 1024
+# Real values are scaled to [0, 1]; only unscaled time is larger, in whatever unit.
+_FAR = 1e9
 
 
 class Nearest(NamedTuple):
@@ -60,6 +62,8 @@ def seeker(input_dict: dict[str, Any]) -> Floats:
         scaling = fit_scaling(enlarged, enlarged_mask)
         enlarged = preprocess_standard(enlarged, enlarged_mask, scaling, out=enlarged).values
         release = preprocess_standard(release, release_mask, scaling, out=release).values
+    # Absurd values of a release must not overflow float32 and blind the seeker.
+    np.clip(release, -_FAR, _FAR, out=release)
     rows, others = enlarged.reshape(len(enlarged), -1), release.reshape(len(release), -1)
     return -np.sqrt(membership_distances(rows, others, len(others)))
 
