@@ -269,3 +269,18 @@ def test_runs_as_a_program(tmp_path: Path) -> None:
     assert bad.returncode == 2
     assert "directory" in bad.stderr
     assert "Traceback" not in bad.stderr
+
+
+def test_grouped_rows_out_of_time_order_are_sorted(tmp_path: Path) -> None:
+    path = write(tmp_path / "data.csv", HEAD + "1,5,50\n1,2,20\n1,9,90\n2,1,10\n")
+    assert dp.load_padded(path, 3, "standard").data[0, :, 1].tolist() == [20, 50, 90]
+    assert dp.load_padded(path, 3, "neurips2020").data[0, :, 1].tolist() == [50, 20, 90]
+
+
+def test_infinity_in_an_early_piece_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dp, "_CHUNK", 40)
+    rows = "".join(f"{p},0,{'inf' if p == 3 else 1}\n" for p in range(40))
+    with pytest.raises(dp.DataError, match="row 4 below the header"):
+        dp.load_padded(write(tmp_path / "data.csv", HEAD + rows))

@@ -15,7 +15,7 @@ from harness.match import Release, submission_seed
 from harness.play import Plan, Played, play, safe_name
 from harness.result import MatchResult, Result
 from harness.sandbox import Limits, LocalSandbox, Outcome
-from harness.submission import Submission, load_submission
+from harness.submission import Resources, Submission, load_submission
 from tests.conftest import ROOT, random_cohort
 
 COPY = "def hider(d):\n    return d['data'], d['padding_mask']\n"
@@ -293,3 +293,24 @@ def test_release_survives_saving(tmp_path: Path) -> None:
         back = Release.load(tmp_path / "r.npz")
         assert (back.digest, back.n_features) == (release.digest, count)
         np.testing.assert_array_equal(back.order, release.order)
+
+
+def test_release_order_hangs_on_the_secret(table: Table) -> None:
+    orders = [
+        table.play({"copy": COPY}, {"exact": EXACT}, secret=s).releases["copy"].order
+        for s in ("a", "b")
+    ]
+    assert (orders[0] != orders[1]).any()
+
+
+def test_what_a_submission_asks_for_is_capped_by_the_rules() -> None:
+    caps = Limits(memory=1000, seconds=10)
+    assert caps.capping(Resources(memory=500, time_limit=20)) == Limits(500, 10)
+    assert caps.capping(Resources(memory=5000, time_limit=2)) == Limits(1000, 2)
+    assert caps.capping(Resources()) == caps
+
+
+def test_rules_of_a_match_cannot_be_overridden(table: Table) -> None:
+    entry = table.entry("copy", COPY)
+    plan = Plan((entry,), (), "s", "neurips2020", parameters={"copy": {"rules": "mine", "a": 1}})
+    assert plan.entry(entry).parameters == {"a": 1, "rules": "neurips2020"}
