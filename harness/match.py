@@ -16,7 +16,7 @@ from harness.failures import VERDICTS, Cause
 from harness.sandbox import Job, Limits, Outcome, Sandbox
 from harness.sandbox.protocol import Progress
 from harness.seeds import derive_seed
-from harness.submission import Submission
+from harness.submission import Kind, Submission
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,12 +112,15 @@ class Entry(NamedTuple):
     parameters: Mapping[str, Any]
 
 
-def submission_seed(submission: Submission, split: int) -> int:
-    """Return the seed that a submission is handed: a hash of public names alone.
+def submission_seed(submission: Submission, setting: Setting) -> int:
+    """Return the seed that a submission is handed.
 
-    It does not depend on the split's secret, so no search over secrets can be checked against it.
+    A seeker's hashes public names alone, so no search over secrets can be checked against it. A
+    hider's hashes the secret too: were it public, a seeker could draw the hider's noise again.
     """
-    return derive_seed("submission", submission.kind, submission.name, split, bits=31)
+    names: list[str | int] = [submission.kind, submission.name, setting.split]
+    secret = [setting.secret] if submission.kind is Kind.HIDER else []
+    return derive_seed("submission", *names, *secret, bits=31)
 
 
 def play_hider(
@@ -208,7 +211,7 @@ def _job(
     return Job(
         submission=entry.submission,
         arrays=arrays,
-        seed=submission_seed(entry.submission, setting.split),
+        seed=submission_seed(entry.submission, setting),
         parameters=entry.parameters,
         limits=setting.limits.capping(entry.submission.resources),
         shape=shape,

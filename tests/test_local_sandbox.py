@@ -222,6 +222,7 @@ CRASHES = {
     "sys.exit": ("sys.exit(0)", "SystemExit"),
     "exit code": ("os._exit(3)", "exit code 3"),
     "forged 137": ("os._exit(137)", "exit code 137"),
+    "unnamed signal": ("os.kill(os.getpid(), 40)", "signal 40"),
     "kills itself": ("os.kill(os.getpid(), 9)", "SIGKILL"),
     "segmentation fault": ("import ctypes; ctypes.string_at(0)", "SIGSEGV"),
 }
@@ -331,6 +332,10 @@ FORGED_FILES = {
         "f = open(o + '/data.npy', 'wb'); np.lib.format.write_array_header_1_0("
         "f, dict(descr='<f8', fortran_order=False, shape=(2**32, 2**32))); f.close()"
     ),
+    "negative shape": (
+        "f = open(o + '/data.npy', 'wb'); np.lib.format.write_array_header_1_0("
+        "f, dict(descr='<f8', fortran_order=False, shape=(-1,))); f.truncate(10**9); f.close()"
+    ),
     "truncated": (
         "f = open(o + '/data.npy', 'wb'); np.lib.format.write_array_header_1_0("
         "f, dict(descr='<f8', fortran_order=False, shape=(4, 3, 2))); f.close()"
@@ -351,7 +356,7 @@ def test_attack_forged_output_file(bench: Bench, statement: str) -> None:
     assert outcome.answer is None
 
 
-@pytest.mark.parametrize("content", ["[]", "{", "x" * 10**6, '{"n_features": 1e400}'])
+@pytest.mark.parametrize("content", ["[]", "[" * 60000, "{", "x" * 10**6, '{"n_features": 1e400}'])
 def test_attack_forged_answer(bench: Bench, content: str) -> None:
     text = HIDER + (f"    open('../output/answer.json', 'w').write({content!r})\n    os._exit(0)\n")
     assert bench.run(text).cause is Cause.BAD_OUTPUT

@@ -11,7 +11,7 @@ import pytest
 from data_preprocess import Rules
 from harness.cohort import Cohort, Split
 from harness.failures import Cause
-from harness.match import Release, submission_seed
+from harness.match import Release, Setting, submission_seed
 from harness.play import Plan, Played, play, safe_name
 from harness.result import MatchResult, Result
 from harness.sandbox import Limits, LocalSandbox, Outcome
@@ -154,7 +154,12 @@ def test_attack_split_rebuilt_from_the_seed_or_the_order(
 
 def test_submissions_seeds_do_not_depend_on_the_secret(table: Table) -> None:
     entry = table.entry("random", RANDOM)
-    assert submission_seed(entry, 0) != submission_seed(entry, 1)
+    first, other = Setting(0, "a", Limits()), Setting(0, "b", Limits())
+    assert submission_seed(entry, first) == submission_seed(entry, other)
+    assert submission_seed(entry, first) != submission_seed(entry, Setting(1, "a", Limits()))
+    hider = table.entry("noise", NOISE)
+    # A public seed would let a seeker draw the hider's noise again and take it away.
+    assert submission_seed(hider, first) != submission_seed(hider, other)
     played = [table.play({"noise": NOISE}, {"random": RANDOM}, secret=s) for s in ("a", "b")]
     same = [p.guesses[0].scores for p in played]
     np.testing.assert_array_equal(same[0], same[1])

@@ -175,7 +175,8 @@ def _array(output: Path, name: str, shape: tuple[int, ...]) -> NDArray[Any]:
             raise BadOutput(f"{name}.npy holds {dtype}, it must hold numbers.")
         elements = int(np.prod(shape, dtype=np.int64))
         if (
-            len(claimed) > 8
+            min(claimed, default=0) < 0
+            or len(claimed) > 8
             or int(np.prod([min(c, 2**31) for c in claimed], dtype=object)) > elements
         ):
             raise BadOutput(f"{name}.npy claims the shape {claimed}, larger than {shape}.")

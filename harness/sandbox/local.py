@@ -25,6 +25,7 @@ import psutil
 from harness.failures import Cause
 from harness.sandbox.files import BadOutput, Confession, read_answer, write_job
 from harness.sandbox.protocol import Job, Limits, Outcome, Progress
+from harness.submission import Refused
 
 _POLL_SECONDS = 0.05
 _TAIL_BYTES = 16 * 1024
@@ -55,6 +56,8 @@ class LocalSandbox:
         try:
             try:
                 write_job(job, folder)
+            except Refused as refused:
+                return Outcome(Cause.REFUSED, None, reason=str(refused))
             except OSError as error:
                 full = error.errno in (errno.ENOSPC, errno.EDQUOT)
                 cause = Cause.DISK_FULL if full else Cause.START_FAILED
@@ -88,6 +91,9 @@ def _judge(job: Job, folder: Path, run: _Run) -> Outcome:
             cause, reason = Cause.BAD_OUTPUT, str(bad)
             if run.exit_code != 0:
                 cause, reason = Cause.CRASH, _ending(run.exit_code)
+        except Exception as error:  # whatever its files make a parser raise is the submission's
+            cause = Cause.BAD_OUTPUT
+            reason = f"What it wrote cannot be read ({type(error).__name__})."
         if cause is None and run.exit_code != 0:
             answer, cause, reason = None, Cause.CRASH, _ending(run.exit_code)
     return Outcome(
@@ -97,7 +103,8 @@ def _judge(job: Job, folder: Path, run: _Run) -> Outcome:
 
 def _ending(exit_code: int) -> str:
     if exit_code < 0:
-        return f"The process was ended by {signal.Signals(-exit_code).name}."
+        known = {number.value: number.name for number in signal.Signals}
+        return f"The process was ended by {known.get(-exit_code, f'signal {-exit_code}')}."
     return f"The process ended with exit code {exit_code}."
 
 
