@@ -118,7 +118,7 @@ def test_real_file_equals_the_slow_implementation(physionet: Path) -> None:
     assert data.shape == (3997, 100, 37)
     assert data.tobytes() == slow_data.tobytes()
     assert mask.tobytes() == slow_mask.tobytes()
-    few = slice(0, 700)
+    few = slice(None)
     for ours, slow in zip(
         dp.preprocess_data(data[few], mask[few]),
         slow_preprocess(slow_data[few], slow_mask[few]),
